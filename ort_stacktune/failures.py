@@ -1,0 +1,50 @@
+"""Owns the one exception of this package and the kinds it comes in. Must never import ONNX Runtime.
+
+Everything that can go wrong on purpose is a :class:`TuneFailure`; callers branch on its ``kind`` and
+people read its ``message``.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+
+class FailureKind(Enum):
+    """What a failure says about the work that was under way."""
+
+    INVALID_INPUT = "invalid input"
+    """Bad policy, workload or metadata; nothing ran."""
+
+    REJECTED = "rejected"
+    """Wrong output, or a failure after the work was known to be complete."""
+
+    UNAVAILABLE = "unavailable"
+    """It cannot be validated or timed here."""
+
+    DEVICE = "device"
+    """Completion is unknown: a device fault. Nothing measured after it can be trusted."""
+
+    QUARANTINED = "quarantined"
+    """This environment's lane was faulted earlier in this process."""
+
+
+class TuneFailure(Exception):
+    """A failure with a kind for programs and one clear sentence for people.
+
+    Args:
+        kind: What the failure means for the work under way.
+        message: What was wrong, what was expected and what to do.
+    """
+
+    def __init__(self, kind: FailureKind, message: str) -> None:
+        super().__init__(kind, message)
+        self.kind = kind
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.kind.value}: {self.message}"
+
+
+def invalid(message: str) -> TuneFailure:
+    """Returns an ``INVALID_INPUT`` failure, the most common one to raise."""
+    return TuneFailure(FailureKind.INVALID_INPUT, message)
