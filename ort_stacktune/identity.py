@@ -54,9 +54,7 @@ def parse_fields(text: str) -> list[str]:
     return parts
 
 
-def cache_key(
-    problem: Problem, candidates: Sequence[Candidate], reference: int, policy: StackPolicy
-) -> str:
+def cache_key(problem: Problem, candidates: Sequence[Candidate], reference: int, policy: StackPolicy) -> str:
     """Returns the full identity text of a question: what is asked, of which candidates, how strictly.
 
     Args:

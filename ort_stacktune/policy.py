@@ -120,12 +120,15 @@ class Candidate:
         revision: Changes with the content behind the name, so that an old record can't mean a new thing.
         workspace_bytes: Workspace it needs; ``None`` where unknown.
         eligible: False keeps it in the manifest but out of the trials.
+        complexity: How far it is from the plainest setup, in settings changed; decides ties only, so it
+            is not part of the identity.
     """
 
     name: str
     revision: str = "1"
     workspace_bytes: int | None = None
     eligible: bool = True
+    complexity: int = 0
 
     def fits(self, policy: StackPolicy) -> bool:
         """Whether it may be used under a policy. An unknown workspace does not fit an enabled limit."""
@@ -177,5 +180,7 @@ def _real(
     if value < at_least:
         raise invalid(f"{name} is {value!r}; expected {at_least:g} or more")
     if value <= above or value >= below:
-        bounds = f"above {above:g}" if below == math.inf else f"between {above:g} and {below:g}, both excluded"
+        bounds = (
+            f"above {above:g}" if below == math.inf else f"between {above:g} and {below:g}, both excluded"
+        )
         raise invalid(f"{name} is {value!r}; expected a number {bounds}")

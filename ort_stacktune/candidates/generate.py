@@ -1,0 +1,52 @@
+"""Owns the order and number of generated candidates: the most promising first, a dozen at most.
+
+Every one of them computes what the reference computes in full precision; anything lossy is the user's to
+ask for. Must never make a session.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from ort_stacktune.candidates import cpu, openvino
+from ort_stacktune.ort.recipes import SessionRecipe
+
+MAX_GENERATED = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Situation:
+    """What candidates are generated for.
+
+    Attributes:
+        reference: The reference's recipe.
+        shapes: Exact shape of every fed input of the signature.
+        dynamic: Whether the model leaves any of their dimensions open.
+        cores: Cores this process may use, by affinity and quota.
+        providers: Execution providers of this build.
+    """
+
+    reference: SessionRecipe
+    shapes: Mapping[str, tuple[int, ...]]
+    dynamic: bool
+    cores: int
+    providers: tuple[str, ...]
+
+
+def generate(situation: Situation) -> tuple[SessionRecipe, ...]:
+    """Returns candidates for a situation, the most promising first, none equal to the reference."""
+    chosen: list[SessionRecipe] = []
+    seen = {situation.reference.revision}
+    for recipe in _proposals(situation):
+        if recipe.revision not in seen:
+            seen.add(recipe.revision)
+            chosen.append(recipe)
+    return tuple(chosen[:MAX_GENERATED])
+
+
+def _proposals(situation: Situation) -> Iterator[SessionRecipe]:
+    yield from openvino.proposals(
+        situation.reference, situation.shapes, situation.dynamic, situation.cores, situation.providers
+    )
+    yield from cpu.proposals(situation.reference, situation.shapes, situation.dynamic, situation.cores)

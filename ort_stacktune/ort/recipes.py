@@ -1,0 +1,229 @@
+"""Owns the recipe: a frozen description from which a session can be made any number of times.
+
+Session options of ONNX Runtime can't be copied, pickled or enumerated, so a candidate is kept as a recipe
+and never as an options object. Must never make a session: that is :mod:`ort_stacktune.ort.sessions`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ort_stacktune.failures import invalid
+from ort_stacktune.identity import fields, text_digest, workload_digest
+from ort_stacktune.ort.loader import onnxruntime
+from ort_stacktune.ort.model import ModelSource
+from ort_stacktune.ort.options import (
+    ATTRIBUTES,
+    CONFIG,
+    COSMETIC_ATTRIBUTES,
+    ENUMS,
+    RECORDING_CONFIG,
+    OptionValue,
+    check_attribute,
+    check_config,
+)
+from ort_stacktune.policy import Candidate
+
+_SCHEMA = "recipe/1"
+
+Provider = tuple[str, Mapping[str, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRecipe:
+    """One way to execute a model.
+
+    Attributes:
+        name: What people call it; unique among the candidates of one question.
+        model: Path of the model; ``None`` for the reference's.
+        providers: Execution providers in order of preference, as names or ``(name, options)`` pairs. The
+            first is the one asked for: a session that gives it no node is refused. Nodes may go only to
+            providers in this list; naming ``CPUExecutionProvider`` behind another one accepts partial use.
+            ``None`` for the reference's.
+        session_options: Attributes of ``onnxruntime.SessionOptions``; what is absent keeps its default.
+        config: Session config entries.
+        run_config: Run config entries, set on the options of every run.
+        custom_op_libraries: Paths of custom operator libraries, each registered once.
+        shapes: Exact shape of every input, where the graph is to be fixed to them; such a recipe serves
+            that signature only.
+        workspace_bytes: Workspace it needs; ``None`` where unknown.
+        eligible: False keeps it in the manifest but out of the trials.
+        revision: Digest of all of the above but the name.
+
+    Raises:
+        TuneFailure: ``INVALID_INPUT`` for an execution provider that this build lacks, an unknown option,
+            an illegal value or a missing file, with the name of what is wrong.
+    """
+
+    name: str
+    model: str | None = None
+    providers: Sequence[str | Provider] | None = None
+    session_options: Mapping[str, Any] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    run_config: Mapping[str, str] = field(default_factory=dict)
+    custom_op_libraries: Sequence[str] = ()
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    workspace_bytes: int | None = None
+    eligible: bool = True
+    revision: str = field(init=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise invalid(f"recipe name is {self.name!r}; expected nonempty text")
+        normal = object.__setattr__
+        if self.model is not None:
+            normal(self, "model", _existing_file("model", self.model))
+        normal(self, "providers", None if self.providers is None else _providers(self.providers))
+        normal(
+            self,
+            "session_options",
+            {key: check_attribute(key, value) for key, value in sorted(self.session_options.items())},
+        )
+        normal(self, "config", {key: check_config(key, value) for key, value in sorted(self.config.items())})
+        normal(self, "run_config", {str(k): str(v) for k, v in sorted(self.run_config.items())})
+        normal(
+            self,
+            "custom_op_libraries",
+            tuple(_existing_file("custom operator library", path) for path in self.custom_op_libraries),
+        )
+        normal(
+            self,
+            "shapes",
+            {name: tuple(int(size) for size in shape) for name, shape in sorted(self.shapes.items())},
+        )
+        if self.workspace_bytes is not None and (
+            isinstance(self.workspace_bytes, bool)
+            or not isinstance(self.workspace_bytes, int)
+            or self.workspace_bytes < 0
+        ):
+            raise invalid(
+                f"workspace_bytes of recipe {self.name!r} is {self.workspace_bytes!r}; expected bytes, 0 or"
+                " more, or None for unknown"
+            )
+        normal(self, "revision", self._digest())
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.revision))
+
+    @property
+    def provider_list(self) -> tuple[Provider, ...]:
+        """The providers as (name, options) pairs; empty where they are the reference's."""
+        return tuple(p if isinstance(p, tuple) else (p, {}) for p in self.providers or ())
+
+    @property
+    def complexity(self) -> int:
+        """How far it is from the plainest session: providers beyond the first, and settings made."""
+        providers = self.provider_list
+        chosen = [key for key in self.session_options if key not in COSMETIC_ATTRIBUTES]
+        return (
+            4 * max(0, len(providers) - 1)
+            + sum(len(options) for _, options in providers)
+            + len(chosen)
+            + len(self.config)
+            + len(self.custom_op_libraries)
+            + (1 if self.shapes else 0)
+        )
+
+    def candidate(self) -> Candidate:
+        """Returns what the controller sees of it."""
+        return Candidate(self.name, self.revision, self.workspace_bytes, self.eligible, self.complexity)
+
+    def inheriting(self, reference: SessionRecipe) -> SessionRecipe:
+        """Returns it with the reference's providers where it names none of its own."""
+        if self.providers is not None:
+            return self
+        return variant(self, self.name, providers=reference.providers)
+
+    def _digest(self) -> str:
+        parts = [_SCHEMA, "" if self.model is None else ModelSource.of(self.model).digest()]
+        parts.append("inherited" if self.providers is None else "")
+        for name, options in self.provider_list:
+            parts.append(fields((name, *(fields(pair) for pair in sorted(options.items())))))
+        for mapping in (self.session_options, self.config, self.run_config):
+            parts.append(fields(fields((key, repr(value))) for key, value in mapping.items()))
+        parts.append(fields(workload_digest(Path(path).read_bytes()) for path in self.custom_op_libraries))
+        parts.append(fields(fields((name, *map(str, shape))) for name, shape in self.shapes.items()))
+        return text_digest(fields(parts))
+
+
+def variant(recipe: SessionRecipe, name: str, **changes: Any) -> SessionRecipe:
+    """Returns a recipe with another name and some fields replaced; options and config are merged."""
+    fresh: dict[str, Any] = {
+        key: {**getattr(recipe, key), **changes.pop(key, {})} for key in ("session_options", "config")
+    }
+    for key in (
+        "model",
+        "providers",
+        "run_config",
+        "custom_op_libraries",
+        "shapes",
+        "workspace_bytes",
+        "eligible",
+    ):
+        fresh[key] = changes.get(key, getattr(recipe, key))
+    return SessionRecipe(name, **fresh)
+
+
+def recipe_of_options(
+    name: str, options: Any, providers: Sequence[str | tuple[str, Mapping[str, Any]]]
+) -> SessionRecipe:
+    """Describes a session that a user made, as far as its options can be read back.
+
+    Args:
+        name: Name for the recipe.
+        options: The session's ``onnxruntime.SessionOptions``.
+        providers: The providers it was asked for.
+    """
+    ort = onnxruntime()
+    plain = ort.SessionOptions()
+    attributes: dict[str, OptionValue] = {}
+    for attribute in ATTRIBUTES:
+        value = getattr(options, attribute, None)
+        if value is None or value == getattr(plain, attribute, None):
+            continue
+        attributes[attribute] = value.name if attribute in ENUMS else value
+    config = {}
+    for key in CONFIG:
+        try:
+            value = options.get_session_config_entry(key)
+        except RuntimeError:
+            continue
+        if key not in RECORDING_CONFIG:
+            config[key] = value
+    return SessionRecipe(name, providers=list(providers), session_options=attributes, config=config)
+
+
+def _providers(providers: Sequence[str | Provider]) -> tuple[Provider, ...]:
+    if isinstance(providers, str):
+        raise invalid(f"providers is {providers!r}; expected a list of names or (name, options) pairs")
+    available = onnxruntime().get_available_providers()
+    plugins = _plugin_providers()
+    listed: dict[str, Mapping[str, str]] = {}
+    for entry in providers:
+        name, options = entry if isinstance(entry, tuple) else (entry, {})
+        if name not in available and name not in plugins:
+            raise invalid(
+                f"execution provider {name!r} is not in this build of ONNX Runtime;"
+                f" it has {', '.join(available)}"
+            )
+        if name in listed:
+            raise invalid(f"execution provider {name!r} is listed twice; list it once")
+        listed[name] = {str(key): str(value) for key, value in sorted(options.items())}
+    return tuple(listed.items())
+
+
+def _plugin_providers() -> frozenset[str]:
+    # Plugin providers are registered by the application and missing from get_available_providers().
+    devices = getattr(onnxruntime(), "get_ep_devices", None)
+    return frozenset(device.ep_name for device in devices()) if devices is not None else frozenset()
+
+
+def _existing_file(what: str, path: str | os.PathLike[str]) -> str:
+    text = os.path.abspath(os.fspath(path))  # noqa: PTH100 - Path.resolve() would follow symlinked caches
+    if not Path(text).is_file():
+        raise invalid(f"{what} {text!r} does not exist or is not a file; give the path of one")
+    return text

@@ -1,0 +1,123 @@
+"""Owns what a session's user asked for, described as a recipe, and the lane that is built on it.
+
+Everything that reads the model or the machine is put off until a controller asks: a session without one
+costs what ONNX Runtime's costs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ort_stacktune.failures import invalid
+from ort_stacktune.ort.model import ModelSource
+from ort_stacktune.ort.recipes import SessionRecipe, recipe_of_options
+from ort_stacktune.ort.trials import Feeds
+from ort_stacktune.serving import Lane, ModelIdentity
+from ort_stacktune.tuner import StackTuner
+from ort_stacktune.vocabulary import Scope
+
+REFERENCE = "reference"
+
+
+@dataclass(frozen=True, slots=True)
+class TuningOptions:
+    """The keyword arguments that a tuned session adds to ONNX Runtime's, checked when made."""
+
+    candidates: tuple[SessionRecipe, ...] | None
+    scope: Scope
+    probes: tuple[Feeds, ...]
+    steering: tuple[str, ...]
+
+    @classmethod
+    def checked(
+        cls,
+        candidates: Sequence[SessionRecipe] | None,
+        tuner: StackTuner | None,
+        scope: Scope,
+        probes: Sequence[Feeds],
+        steering_inputs: Sequence[str],
+    ) -> TuningOptions:
+        """Checks the arguments.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` that names the argument.
+        """
+        if tuner is not None and not isinstance(tuner, StackTuner):
+            raise invalid(f"tuner is {tuner!r}; expected a StackTuner or None for the installed one")
+        if not isinstance(scope, Scope):
+            raise invalid(f"scope is {scope!r}; expected a member of Scope")
+        for candidate in candidates or ():
+            if not isinstance(candidate, SessionRecipe):
+                raise invalid(f"candidate {candidate!r} is no SessionRecipe; describe it as one")
+            if candidate.name == REFERENCE:
+                raise invalid(f"a candidate may not be named {REFERENCE!r}; that is the session you made")
+        for probe in probes:
+            if not isinstance(probe, Mapping):
+                raise invalid(f"probe {probe!r} is no mapping; expected input name -> array")
+        if isinstance(steering_inputs, str):
+            raise invalid(f"steering_inputs is the text {steering_inputs!r}; expected a list of input names")
+        return cls(
+            None if candidates is None else tuple(candidates), scope, tuple(probes), tuple(steering_inputs)
+        )
+
+
+class Reference:
+    """The reference of one tuned session.
+
+    Args:
+        path_or_bytes: The model as it was given to the session.
+        options: The checked keyword arguments of ours.
+        on_gone: Called with a cache key when its choice is void.
+    """
+
+    def __init__(self, path_or_bytes: Any, options: TuningOptions, on_gone: Callable[[str], None]) -> None:
+        self._source = ModelSource.of(path_or_bytes)
+        self._options = options
+        self._on_gone = on_gone
+        self._asked: dict[str, Mapping[str, Any]] = {}
+        self._lock = threading.Lock()
+        self._lane: Lane | None = None
+        self.reason: str | None = None
+
+    def ask(self, providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> None:
+        """Takes down the execution providers the user asked for; an earlier lane is void."""
+        self._asked = {}
+        for number, entry in enumerate(providers or ()):
+            name, given = entry if isinstance(entry, tuple) else (entry, {})
+            self._asked[name] = provider_options[number] if provider_options else given
+        with self._lock:
+            self._lane = None
+
+    def lane(self, session: Any) -> Lane:
+        """Returns the lane, made at the first call: it reads the model and the session's options."""
+        lane = self._lane
+        if lane is not None:
+            return lane
+        made = self._make_lane(session)
+        with self._lock:
+            if self._lane is None:
+                self._lane = made
+            return self._lane
+
+    def _make_lane(self, session: Any) -> Lane:
+        options = session.get_session_options()
+        if options.enable_profiling:
+            self.reason = "its options ask for a profile of the session itself"
+        given = session.get_provider_options() or {}
+        providers = [
+            (name, self._asked.get(name) or given.get(name) or {}) for name in session.get_providers()
+        ]
+        return Lane(
+            ModelIdentity(self._source, self._source.digest(), self._source.graph()),
+            recipe_of_options(REFERENCE, options, providers),
+            # The native call, so that this lane does not keep the session alive.
+            live_run=session._sess.run,
+            candidates=self._options.candidates,
+            scope=self._options.scope,
+            probes=self._options.probes,
+            steering=self._options.steering,
+            on_gone=self._on_gone,
+        )

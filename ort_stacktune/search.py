@@ -1,0 +1,427 @@
+"""Owns the search: which candidate is validated and timed when, and who wins.
+
+Pure: it drives a :class:`TrialRunner` and knows neither ONNX Runtime nor the disk; the clock and the coin
+are handed in. It must never promote a candidate without a passed validation (unless the policy says so),
+and never on fewer pairs than the sequential test asks for.
+
+The course of a search: the reference is warmed up, validated against itself and timed. Each candidate is
+warmed up, validated and given a few opening pairs, so that a plain loser leaves before the next one is
+made. Those still open then take pairs in turns, one a round, until each has a verdict. The fastest of
+those that passed is confirmed on fresh pairs; where that fails, the next one is.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from ort_stacktune.failures import FailureKind, TuneFailure
+from ort_stacktune.policy import Candidate, StackPolicy
+from ort_stacktune.statistics import (
+    FasterTest,
+    Verdict,
+    median_interval,
+    pair_ratios,
+    paired_score,
+    ratio_and_spread,
+)
+from ort_stacktune.vocabulary import CandidateReport, TrialLifecycle, TrialRunner, Validation
+
+OPENING_PAIRS = 3
+_PLAIN_LOSER = 1.25
+_TIE = 1.01
+_INTERVAL_CONFIDENCE = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a search decided.
+
+    Attributes:
+        winner: Position of the winner; the reference's where no candidate passed.
+        verified: Whether the winner was validated.
+        ratio: Winner's time over the reference's on the confirming pairs; 1.0 for the reference.
+        reference_ns: Median time of the reference.
+        selected_ns: Median time of the winner.
+        budget_exhausted: Whether the budget ended the search early.
+        reports: One for each candidate, in order.
+    """
+
+    winner: int
+    verified: bool
+    ratio: float
+    reference_ns: int
+    selected_ns: int
+    budget_exhausted: bool
+    reports: tuple[CandidateReport, ...]
+
+
+@dataclass(slots=True)
+class _Contender:
+    """A candidate while it is under trial."""
+
+    index: int
+    test: FasterTest
+    verified: bool = False
+    pairs: list[tuple[int, int]] = field(default_factory=list)
+    confirming: list[tuple[int, int]] = field(default_factory=list)
+    verdict: Verdict = Verdict.OPEN
+    note: str = ""
+    rejection: FailureKind | None = None
+
+    def score(self) -> float:
+        ratios = pair_ratios(self.pairs)
+        return ratio_and_spread(ratios)[0] if ratios else float("inf")
+
+
+class Search:
+    """One search over the candidates of one question.
+
+    Args:
+        candidates: All of them, the reference included.
+        reference: Position of the reference.
+        policy: Strictness and effort.
+        runner: Runs the trials.
+        clock_ns: Monotonic clock in ns, for the budget.
+        coin: Decides the order within each pair.
+        banned: Positions not to be tried, with the reason.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Candidate],
+        reference: int,
+        policy: StackPolicy,
+        runner: TrialRunner,
+        *,
+        clock_ns: Callable[[], int],
+        coin: random.Random,
+        banned: Mapping[int, str] | None = None,
+    ) -> None:
+        self._candidates = candidates
+        self._reference = reference
+        self._policy = policy
+        self._runner = runner
+        self._lifecycle = runner if isinstance(runner, TrialLifecycle) else None
+        self._clock_ns = clock_ns
+        self._coin = coin
+        self._banned = banned or {}
+        self._deadline_ns = 0
+        self._round = 0
+        self._reference_times: list[int] = []
+        self._reference_verified = False
+        self._left_out: dict[int, tuple[str, FailureKind | None]] = {}
+        self._contenders: dict[int, _Contender] = {}
+        self._facts: dict[int, Mapping[str, str]] = {}
+        self._exhausted = False
+
+    def run(self) -> Outcome:
+        """Runs the search.
+
+        Raises:
+            TuneFailure: ``UNAVAILABLE`` where the reference cannot be validated or timed here; its own
+                kind where the reference failed; ``DEVICE`` where a candidate left completion unknown.
+        """
+        self._deadline_ns = self._clock_ns() + int(self._policy.budget_s * 1e9)
+        self._examine_reference()
+        self._open_trials()
+        self._play_rounds()
+        winner = self._pick_winner()
+        return self._outcome(winner)
+
+    def _examine_reference(self) -> None:
+        with _blaming_the_reference():
+            self._warm_up(self._reference)
+            verdict = self._runner.validate(self._reference, self._reference, self._policy.tolerance)
+            if verdict is not Validation.PASSED and self._policy.require_validation:
+                raise TuneFailure(
+                    FailureKind.UNAVAILABLE,
+                    "the reference's outputs have no validator: unsupported kind or more bytes than"
+                    " tolerance.max_bytes",
+                )
+            self._reference_verified = verdict is Validation.PASSED
+            self._reference_times.append(self._best_of_repeats(self._reference))
+        self._note_facts(self._reference)
+
+    def _open_trials(self) -> None:
+        to_try = self._choose_whom_to_try()
+        for index in to_try:
+            if self._out_of_time():
+                self._left_out[index] = ("not tried: the budget was spent", None)
+                continue
+            contender = _Contender(
+                index,
+                FasterTest(
+                    self._policy.min_speedup,
+                    self._policy.confidence,
+                    len(to_try),
+                    self._policy.max_samples,
+                ),
+            )
+            self._contenders[index] = contender
+            self._attempt(contender, self._open_trial)
+
+    def _choose_whom_to_try(self) -> list[int]:
+        to_try: list[int] = []
+        for index, candidate in enumerate(self._candidates):
+            if index == self._reference:
+                continue
+            if index in self._banned:
+                self._left_out[index] = (self._banned[index], None)
+            elif not candidate.eligible:
+                self._left_out[index] = ("not tried: declared not eligible", None)
+            elif not candidate.fits(self._policy):
+                self._left_out[index] = ("not tried: its workspace does not fit workspace_limit", None)
+            elif len(to_try) >= self._policy.max_candidates:
+                self._left_out[index] = ("not tried: beyond max_candidates", None)
+            else:
+                to_try.append(index)
+        return to_try
+
+    def _open_trial(self, contender: _Contender) -> None:
+        index = contender.index
+        self._warm_up(index)
+        verdict = self._runner.validate(self._reference, index, self._policy.tolerance)
+        contender.verified = verdict is Validation.PASSED
+        if not contender.verified and self._policy.require_validation:
+            raise TuneFailure(FailureKind.UNAVAILABLE, "its outputs have no validator")
+        self._note_facts(index)
+        for _ in range(min(OPENING_PAIRS, self._policy.max_samples)):
+            self._play_pair(contender)
+        ratios = pair_ratios(contender.pairs) or [1.0]
+        if min(ratios) > _PLAIN_LOSER:
+            contender.verdict = Verdict.NOT_FASTER
+            contender.note = "slower by a quarter or more in every opening pair"
+
+    def _play_rounds(self) -> None:
+        while True:
+            open_ones = [c for c in self._contenders.values() if c.verdict is Verdict.OPEN]
+            if not open_ones:
+                return
+            self._round += 1
+            for contender in open_ones:
+                if self._out_of_time():
+                    return
+                self._attempt(contender, self._play_pair)
+
+    def _pick_winner(self) -> _Contender | None:
+        for contender in self._contenders.values():
+            self._judge(contender)
+        qualified = sorted(
+            (c for c in self._contenders.values() if c.verdict is Verdict.FASTER),
+            key=lambda c: (c.score(), c.index),
+        )
+        while qualified:
+            best = qualified[0].score()
+            favourite = min(
+                (c for c in qualified if c.score() <= best * _TIE),
+                key=lambda c: (self._candidates[c.index].complexity, c.score(), c.index),
+            )
+            qualified.remove(favourite)
+            if self._confirm(favourite):
+                for other in qualified:
+                    other.note = f"passed, but {self._candidates[favourite.index].name} is faster or simpler"
+                return favourite
+        return None
+
+    def _judge(self, contender: _Contender) -> None:
+        """Puts the test's verdict into words and holds it against the limits of the policy."""
+        test, policy = contender.test, self._policy
+        if contender.rejection is not None or contender.note:
+            return
+        if contender.verdict is Verdict.OPEN:
+            contender.verdict = Verdict.NOT_FASTER
+            contender.note = f"undecided after {test.pairs} pairs: the budget was spent"
+        elif test.least_pairs > policy.max_samples:
+            contender.note = (
+                f"no verdict: among this many candidates the confidence {policy.confidence:g} takes"
+                f" {test.least_pairs} won pairs, and max_samples is {policy.max_samples}"
+            )
+        elif contender.verdict is Verdict.NOT_FASTER:
+            contender.note = f"not faster by {policy.min_speedup:g}x: won {test.wins} of {test.pairs} pairs"
+        elif (failing := self._failing_limit(contender.pairs)) is not None:
+            contender.verdict = Verdict.NOT_FASTER
+            contender.note = failing
+
+    def _failing_limit(self, pairs: list[tuple[int, int]]) -> str | None:
+        policy = self._policy
+        score = paired_score(pairs, policy)
+        if score is None:
+            ratios = pair_ratios(pairs)
+            if len(pairs) < policy.samples or ratios is None:
+                return f"too few good pairs: {len(pairs)} of {policy.samples}"
+            spread = ratio_and_spread(ratios)[1]
+            return f"too noisy: spread {spread:.2f} over the limit {policy.max_relative_mad:g}"
+        if score[0] * policy.min_speedup > 1.0:
+            return f"gain {1 / score[0]:.3f}x is under min_speedup {policy.min_speedup:g}"
+        return None
+
+    def _confirm(self, contender: _Contender) -> bool:
+        """Plays fresh pairs against the reference: the pairs that made a favourite flatter it."""
+        self._attempt(contender, self._play_confirming_pairs)
+        if contender.rejection is None:
+            failing = self._failing_limit(contender.confirming)
+            if failing is None:
+                return True
+            contender.verdict = Verdict.NOT_FASTER
+            contender.note = f"not confirmed on fresh pairs: {failing}"
+        return False
+
+    def _play_confirming_pairs(self, contender: _Contender) -> None:
+        for _ in range(self._policy.samples):
+            self._round += 1
+            contender.confirming.append(self._timed_pair(contender.index))
+
+    def _play_pair(self, contender: _Contender) -> None:
+        pair = self._timed_pair(contender.index)
+        contender.pairs.append(pair)
+        # A pass before `samples` pairs waits for them; a futile candidate need not.
+        verdict = contender.test.add(*pair)
+        if verdict is not Verdict.FASTER or contender.test.pairs >= self._policy.samples:
+            contender.verdict = verdict
+
+    def _timed_pair(self, candidate: int) -> tuple[int, int]:
+        if self._lifecycle is not None:
+            self._lifecycle.begin_round(self._round)
+        if self._coin.random() < 0.5:
+            reference_ns = self._time_reference()
+            candidate_ns = self._best_of_repeats(candidate)
+        else:
+            candidate_ns = self._best_of_repeats(candidate)
+            reference_ns = self._time_reference()
+        self._reference_times.append(reference_ns)
+        return reference_ns, candidate_ns
+
+    def _time_reference(self) -> int:
+        with _blaming_the_reference():
+            return self._best_of_repeats(self._reference)
+
+    def _best_of_repeats(self, index: int) -> int:
+        return min(self._measure(index) for _ in range(self._policy.repeats))
+
+    def _warm_up(self, index: int) -> None:
+        for _ in range(self._policy.warmups):
+            self._measure(index)
+
+    def _measure(self, index: int) -> int:
+        elapsed_ns = self._runner.measure(index)
+        if not isinstance(elapsed_ns, int) or elapsed_ns <= 0:
+            raise TuneFailure(
+                FailureKind.UNAVAILABLE,
+                f"the trial runner measured {elapsed_ns!r}; expected ns of completed work, more than 0",
+            )
+        return elapsed_ns
+
+    def _attempt(self, contender: _Contender, step: Callable[[_Contender], None]) -> None:
+        """Runs one step of a trial; a candidate that fails is noted and skipped."""
+        try:
+            step(contender)
+        except _ReferenceFailed:
+            raise
+        except TuneFailure as failure:
+            if failure.kind in (FailureKind.DEVICE, FailureKind.QUARANTINED):
+                raise
+            self._reject(contender, failure.kind, failure.message)
+        except Exception as error:  # noqa: BLE001 - one candidate's bug must not end the others' trial
+            self._reject(contender, FailureKind.REJECTED, f"{type(error).__name__}: {error}")
+        if contender.verdict is Verdict.NOT_FASTER:
+            self._release(contender.index)
+
+    @staticmethod
+    def _reject(contender: _Contender, kind: FailureKind, note: str) -> None:
+        contender.verdict = Verdict.NOT_FASTER
+        contender.rejection = kind
+        contender.verified = contender.verified and kind is not FailureKind.REJECTED
+        contender.note = note
+
+    def _release(self, index: int) -> None:
+        if self._lifecycle is not None:
+            self._lifecycle.release(index)
+
+    def _note_facts(self, index: int) -> None:
+        if self._lifecycle is not None:
+            self._facts[index] = self._lifecycle.facts(index)
+
+    def _out_of_time(self) -> bool:
+        if self._clock_ns() >= self._deadline_ns:
+            self._exhausted = True
+        return self._exhausted
+
+    def _outcome(self, winner: _Contender | None) -> Outcome:
+        reference_ns = _middle(self._reference_times)
+        ratio = 1.0
+        selected_ns = reference_ns
+        if winner is not None:
+            ratio = ratio_and_spread(pair_ratios(winner.confirming) or [1.0])[0]
+            reference_ns = _middle([pair[0] for pair in winner.confirming])
+            selected_ns = _middle([pair[1] for pair in winner.confirming])
+            winner.note = f"selected: {1 / ratio:.2f}x, confirmed on {len(winner.confirming)} fresh pairs"
+        return Outcome(
+            winner=self._reference if winner is None else winner.index,
+            verified=self._reference_verified if winner is None else winner.verified,
+            ratio=ratio,
+            reference_ns=reference_ns,
+            selected_ns=selected_ns,
+            budget_exhausted=self._exhausted,
+            reports=tuple(self._report(index, winner) for index in range(len(self._candidates))),
+        )
+
+    def _report(self, index: int, winner: _Contender | None) -> CandidateReport:
+        name = self._candidates[index].name
+        if index == self._reference:
+            note = "reference" if winner is not None else "reference, kept: no candidate passed"
+            return CandidateReport(
+                name,
+                samples=len(self._reference_times),
+                ratio=1.0,
+                verified=self._reference_verified,
+                note=note,
+                median_ns=_middle(self._reference_times),
+                facts=self._facts.get(index, {}),
+            )
+        if index in self._left_out:
+            note, kind = self._left_out[index]
+            return CandidateReport(name, note=note, rejection=kind)
+        contender = self._contenders[index]
+        pairs = contender.confirming if contender is winner else contender.pairs
+        ratios = pair_ratios(pairs) if pairs else None
+        ratio, spread = ratio_and_spread(ratios) if ratios else (None, None)
+        return CandidateReport(
+            name,
+            samples=len(contender.pairs) + len(contender.confirming),
+            ratio=ratio,
+            relative_mad=spread,
+            verified=contender.verified,
+            note=contender.note,
+            rejection=contender.rejection,
+            interval=median_interval(
+                pair_ratios(contender.pairs + contender.confirming) or [], _INTERVAL_CONFIDENCE
+            ),
+            median_ns=_middle([pair[1] for pair in pairs]) if pairs else None,
+            facts=self._facts.get(index, {}),
+        )
+
+
+class _ReferenceFailed(TuneFailure):
+    """Marks a failure of the reference, which ends the search instead of one candidate's trial."""
+
+
+class _blaming_the_reference:
+    """Turns a failure inside into one that names the reference as its cause."""
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, _ReferenceFailed) or not isinstance(error, Exception):
+            return
+        if isinstance(error, TuneFailure):
+            raise _ReferenceFailed(error.kind, f"the reference: {error.message}") from error
+        raise _ReferenceFailed(
+            FailureKind.REJECTED, f"the reference failed: {type(error).__name__}: {error}"
+        ) from error
+
+
+def _middle(values: Sequence[int]) -> int:
+    return sorted(values)[len(values) // 2]

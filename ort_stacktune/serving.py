@@ -1,0 +1,401 @@
+"""Owns the way from a request to the session that serves it, for one model and its reference.
+
+It holds the live winners and closes them when their choice is gone. It must never run the live request:
+that is the caller's, once, on the session it gets from here.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ort_stacktune.candidates import Situation, generate
+from ort_stacktune.environment import runtime_environment, usable_cores
+from ort_stacktune.failures import FailureKind, TuneFailure, invalid
+from ort_stacktune.identity import fields
+from ort_stacktune.ort.graph import GraphFacts
+from ort_stacktune.ort.loader import onnxruntime
+from ort_stacktune.ort.model import ModelSource
+from ort_stacktune.ort.recipes import SessionRecipe, variant
+from ort_stacktune.ort.request import Request, RunSettings
+from ort_stacktune.ort.sessions import make_session
+from ort_stacktune.ort.trials import Feeds, SessionTrials
+from ort_stacktune.policy import Candidate
+from ort_stacktune.tuner import StackTuner
+from ort_stacktune.vocabulary import (
+    CandidateReport,
+    Decision,
+    DecisionSource,
+    MemoryEviction,
+    Problem,
+    Scope,
+    TuneReport,
+)
+
+_log = logging.getLogger("ort_stacktune")
+
+# How long an answer that may change on its own is acted on without asking again.
+_MISS_S = 5.0
+_FAULT_S = 60.0
+_LRU_TOUCH_S = 1.0
+
+_REMEMBERED = 1024
+
+_Value = TypeVar("_Value")
+
+# A value that steers is part of the key, so one that is new in every call would cost a search in every
+# call. Beyond this many values for one set of shapes the reference serves.
+_MAX_STEERED_VALUES = 16
+
+DECIDED = frozenset(
+    {
+        DecisionSource.TUNED,
+        DecisionSource.MEMORY_CACHE,
+        DecisionSource.DISK_CACHE,
+        DecisionSource.VALIDATION_UNAVAILABLE,
+        DecisionSource.CACHE_MISS,
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """Who serves a request.
+
+    Attributes:
+        decision: The controller's decision; ``None`` where the controller was not asked or failed.
+        session: The session that won; ``None`` for the reference.
+        run_options: Run options that its recipe asks for, ``None`` without any.
+        good_for_s: Seconds for which the same signature may be served the same way without asking.
+        counts: Whether serving it so is a memory hit of the controller's.
+        reason: Why the controller was not asked.
+    """
+
+    decision: Decision | None = None
+    session: Any = None
+    run_options: Any = None
+    good_for_s: float = 0.0
+    counts: bool = False
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A request's question: the problem and the recipes that could answer it."""
+
+    problem: Problem
+    recipes: tuple[SessionRecipe, ...]
+    candidates: tuple[Candidate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelIdentity:
+    """A model as questions name it.
+
+    Attributes:
+        source: Where it is.
+        digest: Digest of its content.
+        facts: What its graph says; ``None`` where it can't be read.
+    """
+
+    source: ModelSource
+    digest: str
+    facts: GraphFacts | None
+
+
+class Lane:
+    """Decisions and live winners for one model.
+
+    Args:
+        model: The model and what is known of it.
+        reference: The reference's recipe.
+        live_run: ``run`` of the session that serves the reference; ``None`` where there is none yet.
+        candidates: Recipes to choose from; ``None`` to generate them for each signature.
+        scope: Level of the decisions.
+        probes: Further feeds to validate on.
+        steering: Inputs whose values belong to the signature, beyond those found in the graph.
+        operation: Name that goes into the operation beside the model's digest.
+        workload: Makes the workload's text from the feeds; ``None`` derives it from the request.
+        on_gone: Called with a cache key when its choice is void.
+    """
+
+    def __init__(
+        self,
+        model: ModelIdentity,
+        reference: SessionRecipe,
+        *,
+        live_run: Callable[..., Any] | None,
+        candidates: Sequence[SessionRecipe] | None,
+        scope: Scope,
+        probes: Sequence[Feeds] = (),
+        steering: Sequence[str] = (),
+        operation: str = "",
+        workload: Callable[[Mapping[str, Any]], str] | None = None,
+        on_gone: Callable[[str], None] | None = None,
+    ) -> None:
+        self.model = model
+        self.reference = reference
+        self.steering = frozenset(steering) | frozenset(model.facts.steering if model.facts else ())
+        self._live_run = live_run
+        self._candidates = None if candidates is None else tuple(candidates)
+        self._scope = scope
+        self._probes = probes
+        self._operation = fields(
+            ("onnx", operation or (model.facts.name if model.facts else ""), model.digest)
+        )
+        self._workload = workload
+        self._on_gone = on_gone
+        self._lock = threading.Lock()
+        self._winners: dict[str, Any] = {}
+        self._users: dict[str, set[str]] = {}
+        self._plans: OrderedDict[str, _Plan] = OrderedDict()
+        self._faults: OrderedDict[str, float] = OrderedDict()
+        self._steered: OrderedDict[str, set[str]] = OrderedDict()
+        self._subscribed: set[int] = set()
+
+    def resolve(self, tuner: StackTuner, request: Request) -> Choice:
+        """Decides who serves a request, by experiment where the policy allows it.
+
+        Raises:
+            TuneFailure: As :meth:`StackTuner.select`, the first time only: for a minute the same signature
+                gets the reference without another attempt.
+        """
+        if (reason := self._untunable(request)) is not None:
+            return Choice(good_for_s=_FAULT_S, reason=reason)
+        plan = self._plan(request)
+        workload = plan.problem.workload
+        with self._lock:
+            retry_at = self._faults.get(workload)
+        if retry_at is not None and time.monotonic() < retry_at:
+            return Choice(
+                good_for_s=retry_at - time.monotonic(), reason="its last search failed less than a minute ago"
+            )
+        self._subscribe(tuner)
+        trials = self._trials(plan, request, tuner)
+        try:
+            decision = tuner.select(plan.problem, plan.candidates, 0, trials)
+        except TuneFailure:
+            with self._lock:
+                _remember(self._faults, workload, time.monotonic() + _FAULT_S)
+            raise
+        finally:
+            trials.close()
+        return self._choice(tuner, plan, decision)
+
+    def known(self, tuner: StackTuner, request: Request) -> Choice | None:
+        """Returns who serves a request by a choice in memory, or ``None``; never searches."""
+        if self._untunable(request) is not None:
+            return None
+        plan = self._plan(request)
+        decision = tuner.peek(plan.problem, plan.candidates, 0)
+        return None if decision is None else self._choice(tuner, plan, decision)
+
+    def report(self, tuner: StackTuner, request: Request) -> TuneReport | None:
+        """Returns the evidence behind the choice for a request, or why there was none to make."""
+        plan = self._plan(request)
+        if (reason := self._untunable(request)) is not None:
+            return refusal_report(reason, plan.problem, self.reference.name)
+        decision = tuner.peek(plan.problem, plan.candidates, 0)
+        if decision is not None:
+            return tuner.report_for(decision.cache_key)
+        for report in reversed(tuner.reports()):
+            if (report.operation, report.workload) == (plan.problem.operation, plan.problem.workload):
+                return report
+        return None
+
+    def choice_gone(self, cache_key: str) -> None:
+        """Closes the winner behind a key unless another key uses it, and passes the word on."""
+        with self._lock:
+            for revision, users in list(self._users.items()):
+                users.discard(cache_key)
+                if not users:
+                    self._users.pop(revision)
+                    self._winners.pop(revision, None)
+        if self._on_gone is not None:
+            self._on_gone(cache_key)
+
+    def live_winners(self) -> int:
+        """Returns how many winning sessions are in memory beside the reference."""
+        with self._lock:
+            return len(self._winners)
+
+    def _choice(self, tuner: StackTuner, plan: _Plan, decision: Decision) -> Choice:
+        recipe = plan.recipes[decision.index]
+        session = None
+        if not decision.is_reference:
+            try:
+                session = self._winner(recipe, decision.cache_key)
+            except TuneFailure as failure:
+                # It could be made a moment ago; whatever changed, the reference is there.
+                _log.warning("the winner %s can't be made again: %s", recipe.name, failure.message)
+                tuner.invalidate(decision, ban_candidate=True)
+                return Choice()
+        return Choice(
+            decision,
+            session,
+            RunSettings().make(recipe.run_config),
+            self._good_for_s(tuner, decision),
+            counts=decision.source
+            in (DecisionSource.TUNED, DecisionSource.MEMORY_CACHE, DecisionSource.DISK_CACHE),
+        )
+
+    @staticmethod
+    def _good_for_s(tuner: StackTuner, decision: Decision) -> float:
+        if decision.source is DecisionSource.CACHE_MISS:
+            # Soon enough to see what a pre-warming process has stored meanwhile.
+            return _MISS_S
+        if decision.source is DecisionSource.VALIDATION_UNAVAILABLE:
+            return _FAULT_S
+        if decision.source not in DECIDED:
+            return 0.0
+        seconds = tuner.seconds_fresh(decision.cache_key)
+        # The controller learns of recency only when it is asked.
+        return min(seconds, _LRU_TOUCH_S) if tuner.memory_eviction is MemoryEviction.LRU else seconds
+
+    def _winner(self, recipe: SessionRecipe, cache_key: str) -> Any:
+        with self._lock:
+            session = self._winners.get(recipe.revision)
+            if session is not None:
+                self._users[recipe.revision].add(cache_key)
+                return session
+        made = make_session(recipe, self.model.source, self.reference, trial=False)
+        with self._lock:
+            session = self._winners.setdefault(recipe.revision, made.session)
+            self._users.setdefault(recipe.revision, set()).add(cache_key)
+        return session
+
+    def _trials(self, plan: _Plan, request: Request, tuner: StackTuner) -> SessionTrials:
+        return SessionTrials(
+            plan.recipes,
+            0,
+            self.model.source,
+            request,
+            steering=self.steering,
+            probes=self._probes,
+            live_run=self._live_run,
+            timing=tuner.policy.timing,
+        )
+
+    def _subscribe(self, tuner: StackTuner) -> None:
+        with self._lock:
+            if id(tuner) in self._subscribed:
+                return
+            self._subscribed.add(id(tuner))
+        tuner.subscribe(self)
+
+    def _untunable(self, request: Request) -> str | None:
+        facts = self.model.facts
+        if facts is None:
+            return "its graph can't be read, so what steers it is unknown"
+        if facts.random:
+            return f"it draws random numbers: {', '.join(facts.random[:3])}"
+        overridden = sorted(set(request.feeds) & set(facts.overridable))
+        if overridden:
+            return f"the call overrides the initializer {overridden[0]!r}"
+        return self._too_many_values(request)
+
+    def _too_many_values(self, request: Request) -> str | None:
+        steering = self.steering & set(request.feeds)
+        if not steering:
+            return None
+        shapes = request.signature(frozenset()).text()
+        exact = request.signature(self.steering).text()
+        with self._lock:
+            seen = self._steered.get(shapes)
+            if seen is None:
+                seen = _remember(self._steered, shapes, set())
+            if exact in seen:
+                return None
+            if len(seen) < _MAX_STEERED_VALUES:
+                seen.add(exact)
+                return None
+        return (
+            f"the value of {', '.join(sorted(steering))} steers the computation and has changed more than"
+            f" {_MAX_STEERED_VALUES} times for these shapes"
+        )
+
+    def _plan(self, request: Request) -> _Plan:
+        workload = (
+            request.signature(self.steering).text()
+            if self._workload is None
+            else self._workload(request.feeds)
+        )
+        if not isinstance(workload, str) or not workload:
+            raise invalid(f"workload() returned {workload!r}; expected nonempty text, the exact signature")
+        # A caller's options object can't be copied, so a recipe's run config can't be added to it.
+        own_options = request.settings.given
+        slot = f"{own_options} {workload}"
+        with self._lock:
+            plan = self._plans.get(slot)
+        if plan is not None:
+            return plan
+        environment = runtime_environment()
+        recipes = (
+            self.reference,
+            *(
+                variant(recipe, recipe.name, eligible=False) if recipe.run_config and own_options else recipe
+                for recipe in self._recipes(request)
+            ),
+        )
+        plan = _Plan(
+            Problem(
+                self._scope,
+                self._operation,
+                environment.fingerprint,
+                workload,
+                environment.execution_context,
+                environment.persistent,
+            ),
+            recipes,
+            tuple(recipe.candidate() for recipe in recipes),
+        )
+        with self._lock:
+            return _remember(self._plans, slot, plan)
+
+    def _recipes(self, request: Request) -> tuple[SessionRecipe, ...]:
+        if self._candidates is not None:
+            return self._candidates
+        shapes = {name: array.shape for name, array in request.feeds.items()}
+        inputs = self.model.facts.inputs if self.model.facts else ()
+        dynamic = any(
+            not isinstance(dim, int) for fact in inputs if fact.name in shapes for dim in fact.dims or ()
+        )
+        return generate(
+            Situation(
+                self.reference,
+                shapes,
+                dynamic,
+                usable_cores().count,
+                tuple(onnxruntime().get_available_providers()),
+            )
+        )
+
+
+def refusal_report(reason: str, problem: Problem | None = None, name: str = "reference") -> TuneReport:
+    """Returns the report of a request that is left to the reference, with the reason in its note."""
+    note = CandidateReport(name, note=f"not tuned: {reason}", rejection=FailureKind.UNAVAILABLE)
+    if problem is None:
+        return TuneReport("", "", "", "", name, 0, False, (note,))
+    return TuneReport(
+        problem.operation,
+        problem.environment,
+        problem.workload,
+        problem.execution_context,
+        name,
+        0,
+        False,
+        (note,),
+    )
+
+
+def _remember(table: OrderedDict[str, _Value], key: str, value: _Value) -> _Value:
+    """Keeps a value in a bounded table, the oldest leaving first."""
+    table[key] = value
+    while len(table) > _REMEMBERED:
+        table.popitem(last=False)
+    return value

@@ -1,0 +1,412 @@
+"""Owns :class:`TunedSession`, the drop-in for ``onnxruntime.InferenceSession``.
+
+The session the user asked for is the reference and stays as it is. The live request runs once, on the
+session that was selected before; nothing is ever replayed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy.typing as npt
+
+from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.installed import stack_autotuner
+from ort_stacktune.ort.loader import onnxruntime
+from ort_stacktune.ort.recipes import SessionRecipe
+from ort_stacktune.ort.request import Request
+from ort_stacktune.ort.sessions import CPU
+from ort_stacktune.serving import Choice, Lane, refusal_report
+from ort_stacktune.tuner import HitCount, StackTuner
+from ort_stacktune.vocabulary import Decision, Mode, Scope, TuneReport
+
+# Before the modules that import it by name: without a build, the clear sentence has to come first.
+InferenceSession = onnxruntime().InferenceSession
+
+from ort_stacktune.bindings import TunedBinding  # noqa: E402
+from ort_stacktune.reading import CallReader, Read, Refusal, output_names_key, values_of  # noqa: E402
+from ort_stacktune.reference import Reference, TuningOptions  # noqa: E402
+
+_log = logging.getLogger("ort_stacktune")
+
+_facts_of = attrgetter("__class__", "dtype", "shape")
+_now = time.monotonic
+_MAX_ROUTES = 4096
+
+
+class _Route:
+    """How one exact signature is served, without asking the controller again.
+
+    Attributes:
+        run: The native call that serves it; ``None`` where ONNX Runtime's own method has to.
+        outputs: Names of the requested outputs.
+        expires_s: Monotonic time from which it has to be asked for again; 0 once its choice is void.
+        hits: Where serving by it is counted.
+        session: The winner; ``None`` for the reference.
+        run_options: What the winner's recipe asks of every run; ``None`` for nothing.
+        decision: The decision behind it, if there was one.
+    """
+
+    __slots__ = ("__weakref__", "decision", "expires_s", "hits", "outputs", "run", "run_options", "session")
+
+    def __init__(self, run: Any, outputs: list[str], choice: Choice, tuner: StackTuner) -> None:
+        self.run = run
+        self.outputs = outputs
+        self.expires_s = _now() + choice.good_for_s
+        self.hits = tuner.table_hits if choice.counts else HitCount()
+        self.session = choice.session
+        self.run_options = choice.run_options
+        self.decision = choice.decision
+
+
+class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
+    """An ``onnxruntime.InferenceSession`` that serves each exact input signature the fastest verified way.
+
+    Without a controller (:func:`enable_stack_autotune` or ``tuner=``) it behaves exactly like the session
+    it replaces. With one, the first request of a new signature is preceded by a search; requests that cannot
+    be tuned run on the reference, and :meth:`report` says why. Requests through ``run``,
+    ``run_with_iobinding`` (on a binding from :meth:`io_binding`) and ``run_with_ort_values`` are tuned;
+    ``run_async`` uses choices already in memory and never waits for a search; ``run_with_ortvaluevector``
+    always runs on the reference.
+
+    Args:
+        path_or_bytes: As for ``InferenceSession``.
+        sess_options: As for ``InferenceSession``.
+        providers: As for ``InferenceSession``.
+        provider_options: As for ``InferenceSession``.
+        candidates: Recipes to choose from beside the reference; ``None`` has them generated for this model,
+            machine and signature.
+        tuner: The controller; ``None`` for the installed one.
+        scope: The level of the decisions.
+        probes: Further feeds, input name -> array, to validate candidates on where the signature fits.
+        steering_inputs: Names of inputs whose values decide what is computed, beyond those found.
+        **kwargs: As for ``InferenceSession``.
+
+    Raises:
+        TuneFailure: ``INVALID_INPUT`` for a bad argument of ours; all else as ``InferenceSession``.
+    """
+
+    # Sessions made from a model package skip __init__: they have no model to tune.
+    _reference: Reference | None = None
+    _reader: CallReader | None = None
+    _tuner: StackTuner | None = None
+    _routes: dict[Any, _Route] = {}  # noqa: RUF012 - never written to; each tunable session has its own
+    _steering: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        path_or_bytes: Any,
+        sess_options: Any = None,
+        providers: Sequence[Any] | None = None,
+        provider_options: Sequence[dict[Any, Any]] | None = None,
+        *,
+        candidates: Sequence[SessionRecipe] | None = None,
+        tuner: StackTuner | None = None,
+        scope: Scope = Scope.GRAPH,
+        probes: Sequence[Mapping[str, npt.NDArray[Any]]] = (),
+        steering_inputs: Sequence[str] = (),
+        **kwargs: Any,
+    ) -> None:
+        options = TuningOptions.checked(candidates, tuner, scope, probes, steering_inputs)
+        super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
+        inputs = [meta.name for meta in self.get_inputs()]
+        for name in steering_inputs:
+            if name not in inputs:
+                raise invalid(f"steering input {name!r} is not an input; the model has {', '.join(inputs)}")
+        self._tuner = tuner
+        self._routes = {}
+        self._bound_routes: weakref.WeakSet[_Route] = weakref.WeakSet()
+        self._reader = CallReader(self)
+        # Weak, or the session would live until the next garbage collection.
+        gone = weakref.WeakMethod(self._choice_gone)
+        self._reference = Reference(path_or_bytes, options, lambda key: (gone() or _nobody)(key))
+        self._reference.ask(providers, provider_options)
+        if kwargs.get("disabled_optimizers"):
+            self._reference.reason = "it was made with disabled_optimizers"
+
+    def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
+        """As ``InferenceSession.run``: once, on the session selected for the request's exact signature."""
+        if self._routes and run_options is None:
+            try:
+                key: tuple[Any, ...] = (
+                    output_names.__class__,
+                    *(output_names or ()),
+                    *input_feed,
+                    *map(_facts_of, input_feed.values()),
+                )
+                if self._steering:
+                    key += values_of(self._steering, input_feed)
+                route = self._routes.get(key)
+            except (AttributeError, KeyError, TypeError, ValueError):
+                route = None
+            if route is not None and _now() < route.expires_s:
+                route.hits.value += 1
+                if route.run is None:
+                    return super().run(output_names, input_feed)
+                try:
+                    return route.run(route.outputs, input_feed, route.run_options)
+                except Exception:
+                    self._winner_failed(route, None)
+                    raise
+        return self._run_undecided(output_names, input_feed, run_options)
+
+    def run_async(
+        self,
+        output_names: Any,
+        input_feed: Any,
+        callback: Any,
+        user_data: Any,
+        run_options: Any = None,
+    ) -> None:
+        """As ``InferenceSession.run_async``, on the session that a choice in memory names; never searches."""
+        choice = self._known_choice(output_names, input_feed, run_options)
+        if choice is None or choice.session is None:
+            super().run_async(output_names, input_feed, callback, user_data, run_options)
+            return
+
+        def watching(results: Any, data: Any, error: str) -> None:
+            if error:
+                self._winner_failed(choice, run_options)
+            callback(results, data, error)
+
+        choice.session.run_async(
+            output_names, input_feed, watching, user_data, run_options or choice.run_options
+        )
+
+    def run_with_ort_values(
+        self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
+    ) -> Any:
+        """As ``InferenceSession.run_with_ort_values``, on the session selected for the signature."""
+        choice = self._choose(lambda: self._read(output_names, input_dict_ort_values, run_options))
+        if choice is None or choice.session is None:
+            return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
+        try:
+            return choice.session.run_with_ort_values(
+                output_names, input_dict_ort_values, run_options or choice.run_options
+            )
+        except Exception:
+            self._winner_failed(choice, run_options)
+            raise
+
+    def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
+        """As ``InferenceSession.run_with_iobinding``; a binding from :meth:`io_binding` is tuned."""
+        if iobinding.__class__ is not TunedBinding or iobinding.owner is not self._sess:
+            super().run_with_iobinding(iobinding, run_options)
+            return
+        route = iobinding.route
+        if (
+            route is not None
+            and run_options is None
+            and iobinding.route_changes == iobinding.changes
+            and _now() < route.expires_s
+        ):
+            route.hits.value += 1
+        else:
+            route = self._route_binding(iobinding, run_options)
+        if route is None or route.session is None:
+            iobinding.move_to(self._sess)
+            super().run_with_iobinding(iobinding, run_options)
+            return
+        try:
+            route.run(iobinding.move_to(route.session._sess), run_options or route.run_options)
+        except Exception:
+            self._winner_failed(route, run_options)
+            raise
+
+    def io_binding(self) -> Any:
+        """Returns a binding that works with whichever session is selected."""
+        if self._reference is None or self._controller() is None:
+            return super().io_binding()
+        return TunedBinding(self)
+
+    def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
+        """As ``InferenceSession.set_providers``: the reference changes, so earlier choices are void."""
+        super().set_providers(providers, provider_options)
+        if self._reference is not None:
+            self._routes = {}
+            self._reference.ask(providers, provider_options)
+
+    def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
+        """As ``InferenceSession.set_ep_dynamic_options``; from then on the reference serves all requests."""
+        super().set_ep_dynamic_options(options)
+        if self._reference is not None:
+            self._reference.reason = "dynamic options were set on its execution provider"
+            self._routes = {}
+            for route in list(self._bound_routes):
+                route.expires_s = 0.0
+
+    def tune(self, input_feed: Mapping[str, Any], output_names: Sequence[str] | None = None) -> Decision:
+        """Decides who serves a signature, by experiment where needed, without running a live request.
+
+        Args:
+            input_feed: Input name -> value, as for :meth:`run`.
+            output_names: Outputs wanted; ``None`` for all.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` without a controller, or for a request that cannot be tuned or that
+                the session would refuse; otherwise as :meth:`StackTuner.select`.
+        """
+        tuner = self._controller()
+        if tuner is None:
+            raise invalid("no controller: call enable_stack_autotune() first or pass tuner=StackTuner(...)")
+        request = self._read(output_names, input_feed, None)
+        if request is None:
+            raise invalid("the feed does not fit the model's inputs and outputs; run() would refuse it")
+        if isinstance(request, Refusal):
+            raise invalid(f"this request can't be tuned: {request.reason}")
+        choice = self._lane().resolve(tuner, request)
+        if choice.decision is None:
+            raise invalid(f"this request can't be tuned: {choice.reason}")
+        self._add_route(output_names, input_feed, request, choice, tuner)
+        return choice.decision
+
+    def decision(
+        self, input_feed: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> Decision | None:
+        """Returns the choice in memory for a signature, or ``None``. Asks, never tunes."""
+        choice = self._known_choice(output_names, input_feed, None)
+        return None if choice is None else choice.decision
+
+    def report(
+        self, input_feed: Mapping[str, Any], output_names: Sequence[str] | None = None
+    ) -> TuneReport | None:
+        """Returns the evidence behind the choice for a signature, or why none was made; else ``None``."""
+        tuner = self._controller()
+        request = None if tuner is None else self._read(output_names, input_feed, None)
+        if tuner is None or request is None:
+            return None
+        if isinstance(request, Refusal):
+            return refusal_report(request.reason)
+        return self._lane().report(tuner, request)
+
+    def _controller(self) -> StackTuner | None:
+        return self._tuner or stack_autotuner()
+
+    def _lane(self) -> Lane:
+        assert self._reference is not None
+        return self._reference.lane(self)
+
+    def _read(self, output_names: Any, input_feed: Any, run_options: Any) -> Read:
+        reader = self._reader
+        if reader is None:
+            return None
+        return self._unless_left_alone(reader.of_run(output_names, input_feed, run_options))
+
+    def _unless_left_alone(self, request: Read) -> Read:
+        if self._reference is None or not isinstance(request, Request):
+            return request
+        self._lane()
+        return request if self._reference.reason is None else Refusal(self._reference.reason)
+
+    def _run_undecided(self, output_names: Any, input_feed: Any, run_options: Any) -> Any:
+        def add_route(request: Request, made: Choice, tuner: StackTuner) -> None:
+            if run_options is None:
+                self._add_route(output_names, input_feed, request, made, tuner)
+
+        choice = self._choose(lambda: self._read(output_names, input_feed, run_options), add_route)
+        if choice is None or choice.session is None:
+            return super().run(output_names, input_feed, run_options)
+        try:
+            return choice.session.run(output_names, input_feed, run_options or choice.run_options)
+        except Exception:
+            self._winner_failed(choice, run_options)
+            raise
+
+    def _choose(
+        self,
+        read: Callable[[], Read],
+        then: Callable[[Request, Choice, StackTuner], None] | None = None,
+    ) -> Choice | None:
+        """Decides who serves a request; ``None`` for the reference, in whatever doubt."""
+        tuner = self._controller()
+        if tuner is None or self._reference is None or tuner.policy.mode is Mode.DISABLED:
+            return None
+        if self._sess is None:
+            # A set_providers() that failed leaves ONNX Runtime's session without its native half.
+            return None
+        try:
+            request = read()
+            if not isinstance(request, Request):
+                return None
+            choice = self._lane().resolve(tuner, request)
+        except TuneFailure as failure:
+            # The caller gets the reference's own result or error, not ours.
+            _log.warning("served by the reference: %s", failure)
+            return None
+        if then is not None:
+            then(request, choice, tuner)
+        return choice
+
+    def _known_choice(self, output_names: Any, input_feed: Any, run_options: Any) -> Choice | None:
+        tuner = self._controller()
+        if tuner is None or tuner.policy.mode is Mode.DISABLED or self._sess is None:
+            return None
+        try:
+            request = self._read(output_names, input_feed, run_options)
+        except TuneFailure as failure:
+            _log.warning("served by the reference: %s", failure)
+            return None
+        if not isinstance(request, Request):
+            return None
+        return self._lane().known(tuner, request)
+
+    def _add_route(
+        self, output_names: Any, input_feed: Any, request: Request, choice: Choice, tuner: StackTuner
+    ) -> None:
+        wanted = output_names_key(output_names)
+        if choice.good_for_s <= 0.0 or wanted is None:
+            return
+        if choice.session is not None:
+            run = choice.session._sess.run
+        else:
+            # Only on the CPU is the native call all there is to ONNX Runtime's own: elsewhere it may fall
+            # back to another provider or has captured graphs to look after.
+            run = self._sess.run if self.get_providers() == [CPU] else None
+        steering = tuple(sorted(self._lane().steering))
+        try:
+            facts = tuple(map(_facts_of, input_feed.values()))
+        except AttributeError:
+            return
+        self._steering = steering
+        if len(self._routes) >= _MAX_ROUTES:
+            self._routes = {}
+        self._routes[(*wanted, *input_feed, *facts, *values_of(steering, input_feed))] = _Route(
+            run, request.output_names, choice, tuner
+        )
+
+    def _route_binding(self, binding: TunedBinding, run_options: Any) -> _Route | None:
+        reader, tuner = self._reader, self._controller()
+        assert reader is not None
+        choice = self._choose(lambda: self._unless_left_alone(reader.of_binding(binding, run_options)))
+        binding.route = None
+        if choice is None or tuner is None:
+            return None
+        run = None if choice.session is None else choice.session._sess.run_with_iobinding
+        route = _Route(run, [], choice, tuner)
+        # A value that steers may change in the caller's buffer from one run to the next.
+        if run_options is None and not self._lane().steering:
+            binding.route, binding.route_changes = route, binding.changes
+            self._bound_routes.add(route)
+        return route
+
+    def _winner_failed(self, served: _Route | Choice, run_options: Any) -> None:
+        """Takes back a choice on which the live request failed. The request is not run again."""
+        if run_options is not None and run_options.terminate:
+            return
+        tuner = self._controller()
+        if served.session is not None and served.decision is not None and tuner is not None:
+            tuner.invalidate(served.decision, ban_candidate=True)
+
+    def _choice_gone(self, cache_key: str) -> None:
+        for route in [*self._routes.values(), *self._bound_routes]:
+            if route.decision is not None and route.decision.cache_key == cache_key:
+                route.expires_s = 0.0
+
+
+def _nobody(_key: str) -> None:
+    """Listens for a session that is gone."""

@@ -1,0 +1,146 @@
+"""Owns the exact signature of a request and its text, the ``workload`` of a problem.
+
+Pure. Shapes are never bucketed or rounded, and a value that steers the computation is part of the text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ort_stacktune.identity import fields, parse_fields, workload_digest
+
+Array = npt.NDArray[np.generic]
+
+# Values longer than this are named by their digest: still exact, but no longer readable.
+_READABLE_VALUES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSignature:
+    """What of a tensor decides how it is computed.
+
+    Attributes:
+        name: Input or output name.
+        dtype: Element type as numpy's ``dtype.str`` without byte order, such as ``f4``; empty for an
+            output that the session allocates.
+        shape: Exact shape; ``None`` for an output that the session allocates.
+        device: Memory it lies in, such as ``cpu``.
+        value: Content, where it steers control flow or shapes.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...] | None
+    device: str = "cpu"
+    value: str = ""
+
+    def text(self) -> str:
+        """Returns its identity text."""
+        shape = "" if self.shape is None else "x".join(map(str, self.shape)) or "scalar"
+        return fields((self.name, self.dtype, shape, self.device, self.value))
+
+
+@dataclass(frozen=True, slots=True)
+class CallSignature:
+    """The exact signature of a request.
+
+    Attributes:
+        inputs: Fed inputs, ordered by name: the order in the caller's dict means nothing.
+        outputs: Requested outputs in order, and where they are wanted.
+        form: ``run`` for new arrays out, ``binding`` for bound buffers.
+        run_options: Run options that matter, as text.
+    """
+
+    inputs: tuple[TensorSignature, ...]
+    outputs: tuple[TensorSignature, ...]
+    form: str = "run"
+    run_options: tuple[str, ...] = ()
+
+    def text(self) -> str:
+        """Returns the identity text of the request."""
+        return fields(
+            (
+                self.form,
+                fields(tensor.text() for tensor in self.inputs),
+                fields(tensor.text() for tensor in self.outputs),
+                fields(self.run_options),
+            )
+        )
+
+
+def tensor_signature(name: str, array: Array, *, with_value: bool) -> TensorSignature:
+    """Describes one fed array.
+
+    ``dtype.str`` is used because two arrays of equal dtype may differ in ``char`` and ``num``.
+    """
+    return TensorSignature(
+        name, array.dtype.str.lstrip("<=|"), array.shape, value=_value_text(array) if with_value else ""
+    )
+
+
+def _value_text(array: Array) -> str:
+    if array.size <= _READABLE_VALUES:
+        return " ".join(str(value) for value in array.ravel().tolist())
+    return f"digest {workload_digest(np.ascontiguousarray(array).tobytes())}"
+
+
+def describe_workload(workload: str) -> str:
+    """Returns a signature's text as people write it, or the text itself where it is of another make."""
+    try:
+        form, inputs, outputs, _ = parse_fields(workload)
+        ins = [_describe(part) for part in parse_fields(inputs)]
+        outs = [_describe(part) for part in parse_fields(outputs)]
+    except Exception:  # noqa: BLE001 - a workload may be any text that its author chose
+        return workload
+    via = "" if form == "run" else f" via {form}"
+    return f"{', '.join(ins)} -> {', '.join(outs)}{via}"
+
+
+def _describe(part: str) -> str:
+    name, dtype, shape, device, value = parse_fields(part)
+    text = f"{name} {dtype}[{shape}]" if dtype else name
+    if value:
+        text += f"={value}"
+    return text if device == "cpu" else f"{text}@{device}"
+
+
+def further_draws(
+    feeds: Mapping[str, Array], fixed: Sequence[str], seed: int = 20260301
+) -> list[dict[str, Array]]:
+    """Returns further inputs of the same signature to validate on.
+
+    Values are drawn from the live ones, so that indices stay in range; floating inputs also at four times
+    the amplitude, since some candidates are right for small values only.
+
+    Args:
+        feeds: Live inputs.
+        fixed: Inputs whose values belong to the signature; they are kept.
+        seed: Seed of the draw, so that a verdict can be had again.
+    """
+    rng = np.random.default_rng(seed)
+    draws = []
+    for amplitude in (1.0, 4.0):
+        draw: dict[str, Array] = {}
+        for name, live in feeds.items():
+            if name in fixed or live.size == 0 or live.dtype.kind not in "fiub":
+                draw[name] = live.copy()
+            elif live.dtype.kind == "f":
+                draw[name] = _float_draw(live, amplitude, rng)
+            else:
+                draw[name] = rng.permutation(live.ravel()).reshape(live.shape)
+        draws.append(draw)
+    return draws
+
+
+def _float_draw(live: Array, amplitude: float, rng: np.random.Generator) -> Array:
+    values = rng.permutation(live.ravel())
+    # A constant input (zeros, most often) would say nothing about the arithmetic.
+    if values.min() == values.max():
+        values = rng.uniform(-1.0, 1.0, values.shape)
+    with np.errstate(over="ignore"):
+        drawn: Array = (values * amplitude).astype(live.dtype).reshape(live.shape)
+    return drawn

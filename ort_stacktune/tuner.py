@@ -1,0 +1,558 @@
+"""Owns the controller: what is known, who may search, and what is served meanwhile.
+
+It must never know ONNX Runtime, and never hold its lock while a candidate, a validator or the disk is at
+work: claims are taken and results published under the lock, everything else happens outside it.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import random
+import threading
+import time
+import weakref
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from ort_stacktune.failures import FailureKind, TuneFailure, invalid
+from ort_stacktune.identity import fields, text_digest
+from ort_stacktune.policy import Candidate, StackPolicy
+from ort_stacktune.question import Question, pose
+from ort_stacktune.search import Outcome, Search
+from ort_stacktune.statistics import median
+from ort_stacktune.store import Record, RecordStore
+from ort_stacktune.vocabulary import (
+    CandidateReport,
+    Decision,
+    DecisionSource,
+    MemoryEviction,
+    Mode,
+    Problem,
+    Scope,
+    Stats,
+    TrialRunner,
+    TuneReport,
+    Validation,
+)
+
+_log = logging.getLogger("ort_stacktune")
+_trial = threading.local()
+
+MAX_REPORTS = 128
+
+
+class ChoiceListener(Protocol):
+    """Somebody who acts on a choice without asking again, and must hear when it is void."""
+
+    def choice_gone(self, cache_key: str) -> None:
+        """Says that the record behind this key was invalidated or evicted."""
+        ...
+
+
+@dataclass(slots=True)
+class _KeyState:
+    """All that memory holds for one key; it is bounded and evicted as one."""
+
+    record: Record | None = None
+    banned: set[tuple[str, str]] = field(default_factory=set)
+    comparisons: deque[float] = field(default_factory=deque)
+    unavailable: str | None = None
+
+
+@dataclass(slots=True)
+class _Counters:
+    memory_hits: int = 0
+    disk_hits: int = 0
+    misses: int = 0
+    busy_fallbacks: int = 0
+    tunes: int = 0
+    cache_warnings: int = 0
+    invalidations: int = 0
+    device_failures: int = 0
+
+
+@dataclass(slots=True)
+class HitCount:
+    """Answers given on the controller's behalf from a table of a listener's own."""
+
+    value: int = 0
+
+
+class StackTuner:
+    """Selects among candidates by experiment, remembers the choice and serves the reference in doubt.
+
+    Args:
+        policy: Strictness, effort and limits; checked here.
+        cache_directory: Where records are kept; ``None`` keeps them in memory only. Not touched before
+            the first lookup.
+        memory_eviction: Which in-memory record leaves first when ``policy.capacity`` is reached.
+        clock_ns: Monotonic clock in ns. For tests.
+        wall_clock_s: Unix time in seconds, for the age of records. For tests.
+        coin: Decides the order within pairs. For tests and repeatable searches.
+
+    Raises:
+        TuneFailure: ``INVALID_INPUT`` for a bad policy or argument.
+    """
+
+    def __init__(
+        self,
+        policy: StackPolicy | None = None,
+        cache_directory: str | os.PathLike[str] | None = None,
+        *,
+        memory_eviction: MemoryEviction = MemoryEviction.FIFO,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        wall_clock_s: Callable[[], float] = time.time,
+        coin: random.Random | None = None,
+    ) -> None:
+        self._policy = StackPolicy() if policy is None else policy
+        if not isinstance(self._policy, StackPolicy):
+            raise invalid(f"policy is {policy!r}; expected a StackPolicy")
+        self._policy.validate()
+        if not isinstance(memory_eviction, MemoryEviction):
+            raise invalid(f"memory_eviction is {memory_eviction!r}; expected a member of MemoryEviction")
+        self._memory_eviction = memory_eviction
+        self._clock_ns = clock_ns
+        self._wall_clock_s = wall_clock_s
+        self._coin = coin or random.Random()
+        self._store = self._open_store(cache_directory)
+        self._lock = threading.Lock()
+        self._states: OrderedDict[str, _KeyState] = OrderedDict()
+        self._claimed_keys: set[str] = set()
+        self._claimed_environments: set[str] = set()
+        self._quarantined: dict[str, str] = {}
+        self._reports: deque[TuneReport] = deque(maxlen=min(self._policy.capacity, MAX_REPORTS))
+        self._counters = _Counters()
+        self._listeners: weakref.WeakSet[ChoiceListener] = weakref.WeakSet()
+        self.table_hits = HitCount()
+
+    def _open_store(self, directory: str | os.PathLike[str] | None) -> RecordStore | None:
+        if directory is None or self._policy.mode is Mode.DISABLED:
+            return None
+        if not isinstance(directory, str | os.PathLike) or not os.fspath(directory):
+            raise invalid(f"cache_directory is {directory!r}; expected a path or None")
+        return RecordStore(directory, capacity=self._policy.capacity, warn=self._warn_cache)
+
+    @property
+    def policy(self) -> StackPolicy:
+        """The policy this controller was made with."""
+        return self._policy
+
+    @property
+    def memory_eviction(self) -> MemoryEviction:
+        """The order in which records leave a full memory."""
+        return self._memory_eviction
+
+    def stats(self) -> Stats:
+        """Returns a snapshot of the counters."""
+        with self._lock:
+            counters = self._counters
+            return Stats(
+                memory_hits=counters.memory_hits + self.table_hits.value,
+                disk_hits=counters.disk_hits,
+                misses=counters.misses,
+                busy_fallbacks=counters.busy_fallbacks,
+                tunes=counters.tunes,
+                cache_warnings=counters.cache_warnings,
+                invalidations=counters.invalidations,
+                device_failures=counters.device_failures,
+            )
+
+    def reports(self) -> tuple[TuneReport, ...]:
+        """Returns the reports of the last searches, oldest first, at most min(capacity, 128)."""
+        with self._lock:
+            return tuple(self._reports)
+
+    def report_for(self, key: str) -> TuneReport | None:
+        """Returns the evidence behind the choice in memory for a key, whichever process gathered it."""
+        with self._lock:
+            state = self._states.get(key)
+            if state is None or state.record is None:
+                return None
+            return state.record.report
+
+    def select(
+        self, problem: Problem, candidates: Sequence[Candidate], reference: int, runner: TrialRunner
+    ) -> Decision:
+        """Decides which candidate serves a question.
+
+        Args:
+            problem: The exact question.
+            candidates: 1 to 4096 of them with unique names.
+            reference: Position of the reference among them.
+            runner: Runs trials where there have to be any; it is not touched otherwise.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` before anything ran; ``QUARANTINED`` after a device fault in
+                this environment; the reference's own failure where it failed a search; ``DEVICE`` where
+                completion is unknown.
+        """
+        question = pose(problem, candidates, reference, self._policy)
+        if (fault := self._quarantined.get(problem.environment)) is not None:
+            raise TuneFailure(
+                FailureKind.QUARANTINED,
+                f"this environment had a device fault earlier in this process ({fault});"
+                " restart the process to use the device again",
+            )
+        if self._policy.mode is Mode.DISABLED:
+            return question.serve_reference(DecisionSource.DISABLED)
+        with self._lock:
+            answer = self._known(question) or self._claim(question)
+        if answer is not None:
+            return answer
+        try:
+            with _inside_trial():
+                return self._from_disk(question, runner) or self._search(question, runner)
+        except TuneFailure as failure:
+            if failure.kind is FailureKind.DEVICE:
+                self._quarantine(problem.environment, failure.message)
+            raise
+        finally:
+            with self._lock:
+                self._claimed_keys.discard(question.key)
+                self._claimed_environments.discard(problem.environment)
+
+    def peek(self, problem: Problem, candidates: Sequence[Candidate], reference: int) -> Decision | None:
+        """Returns the choice in memory for a question, or ``None``; never searches, reads or counts."""
+        question = pose(problem, candidates, reference, self._policy)
+        with self._lock:
+            record = self._usable(question)
+        if record is None:
+            return None
+        return question.serve(record, DecisionSource.MEMORY_CACHE)
+
+    def invalidate(self, decision: Decision, ban_candidate: bool = False) -> None:
+        """Takes a choice back: its record leaves memory and disk.
+
+        Args:
+            decision: A decision of this controller.
+            ban_candidate: Also bars the chosen candidate, unless it is the reference, from this key.
+        """
+        if not decision.cache_key:
+            return
+        with self._lock:
+            state = self._states.get(decision.cache_key)
+            record = state.record if state is not None else None
+            if state is None and ban_candidate:
+                state = self._state(decision.cache_key)
+            if state is not None:
+                state.record = None
+                state.comparisons.clear()
+                if ban_candidate and not decision.is_reference:
+                    revision = record.winner_revision if record and record.winner == decision.name else ""
+                    state.banned.add((decision.name, revision))
+            self._counters.invalidations += 1
+        if self._store is not None:
+            self._store.delete(decision.cache_key)
+        self._tell_listeners([decision.cache_key])
+
+    def record_comparison(
+        self, decision: Decision, reference_ns: int, selected_ns: int, correctness_checked: bool
+    ) -> bool:
+        """Takes one pair from a controlled replay and takes the choice back when it has become slow.
+
+        Args:
+            decision: The decision that was replayed.
+            reference_ns: The reference's completed time.
+            selected_ns: The selected candidate's completed time.
+            correctness_checked: Whether the outputs were compared; it has to be true.
+
+        Returns:
+            Whether the choice was invalidated and its candidate banned. ``False`` as well where there is
+            no record, or one with another winner.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` for a duration that is not positive or an unchecked pair.
+        """
+        if not correctness_checked:
+            raise invalid("the comparison's outputs were not checked; compare them and pass True")
+        for name, value in (("reference_ns", reference_ns), ("selected_ns", selected_ns)):
+            if isinstance(value, bool) or not isinstance(value, int) or value <= 0:
+                raise invalid(f"{name} is {value!r}; expected ns of completed work, more than 0")
+        with self._lock:
+            state = self._states.get(decision.cache_key)
+            record = state.record if state is not None else None
+            if state is None or record is None or record.winner != decision.name or decision.is_reference:
+                return False
+            state.comparisons.append(selected_ns / reference_ns)
+            while len(state.comparisons) > self._policy.regression_pairs:
+                state.comparisons.popleft()
+            if len(state.comparisons) < self._policy.regression_pairs:
+                return False
+            middle = median(list(state.comparisons))
+        if middle is None or middle <= self._policy.regression_ratio:
+            return False
+        self.invalidate(decision, ban_candidate=True)
+        return True
+
+    def lower_level_fingerprint(self) -> str:
+        """Returns a digest of every fresh choice below ``PIPELINE`` and of every bypass.
+
+        It belongs into the execution context of the level above: when an operator's or a graph's choice
+        changes, so does this text, and the decision above is void.
+        """
+        now = self._wall_clock_s()
+        parts: list[str] = []
+        with self._lock:
+            for key, state in sorted(self._states.items()):
+                record = state.record
+                if record is not None and record.scope is not Scope.PIPELINE and self._fresh(record, now):
+                    parts.append(fields(("choice", key, record.winner, record.winner_revision)))
+                if state.unavailable is not None:
+                    parts.append(fields(("unvalidatable", key)))
+                parts.extend(fields(("ban", key, *ban)) for ban in sorted(state.banned))
+            parts.extend(fields(("quarantine", environment)) for environment in sorted(self._quarantined))
+        return text_digest(fields(parts))
+
+    def subscribe(self, listener: ChoiceListener) -> None:
+        """Tells a listener, weakly held, of every choice that is taken back or evicted from now on."""
+        with self._lock:
+            self._listeners.add(listener)
+
+    def seconds_fresh(self, key: str) -> float:
+        """Returns how many seconds the choice in memory stays fresh; 0.0 where there is none."""
+        now = self._wall_clock_s()
+        with self._lock:
+            state = self._states.get(key)
+            record = state.record if state is not None else None
+        if record is None or not self._fresh(record, now):
+            return 0.0
+        return record.created_s + self._policy.ttl_s - now
+
+    def _known(self, question: Question) -> Decision | None:
+        """Answers from memory. Called under the lock."""
+        record = self._usable(question)
+        if record is not None:
+            if self._memory_eviction is MemoryEviction.LRU:
+                self._states.move_to_end(question.key)
+            self._counters.memory_hits += 1
+            return question.serve(record, DecisionSource.MEMORY_CACHE)
+        state = self._states.get(question.key)
+        if state is not None and state.unavailable is not None:
+            return question.serve_reference(DecisionSource.VALIDATION_UNAVAILABLE)
+        if is_tuning():
+            return question.serve_reference(DecisionSource.NESTED)
+        return None
+
+    def _usable(self, question: Question) -> Record | None:
+        state = self._states.get(question.key)
+        record = state.record if state is not None else None
+        if state is None or record is None or not self._fresh(record, self._wall_clock_s()):
+            return None
+        return record if self._acceptable(question, record, state) else None
+
+    def _acceptable(self, question: Question, record: Record, state: _KeyState | None) -> bool:
+        if self._policy.require_validation and not record.verified:
+            return False
+        index = question.position(record.winner, record.winner_revision)
+        if index is None:
+            return False
+        winner = question.candidates[index]
+        if index != question.reference and not winner.eligible:
+            return False
+        if state is not None and _is_banned(state, winner):
+            return False
+        return winner.fits(self._policy)
+
+    def _claim(self, question: Question) -> Decision | None:
+        """Claims key and environment, or says that the reference has to serve. Called under the lock."""
+        environment = question.problem.environment
+        if (
+            question.key in self._claimed_keys
+            or environment in self._claimed_environments
+            or len(self._claimed_keys) >= self._policy.max_parallel_tunes
+        ):
+            self._counters.busy_fallbacks += 1
+            return question.serve_reference(DecisionSource.BUSY)
+        self._claimed_keys.add(question.key)
+        self._claimed_environments.add(environment)
+        return None
+
+    def _from_disk(self, question: Question, runner: TrialRunner) -> Decision | None:
+        if self._store is None or not question.problem.persistent:
+            return None
+        record = self._store.get(question.key)
+        if record is None or not self._fresh(record, self._wall_clock_s()):
+            return None
+        with self._lock:
+            state = self._states.get(question.key)
+            acceptable = self._acceptable(question, record, state)
+        if not acceptable:
+            return None
+        index = question.position(record.winner, record.winner_revision)
+        assert index is not None
+        if not self._still_right(question, index, runner):
+            return None
+        self._publish(question.key, record)
+        with self._lock:
+            self._counters.disk_hits += 1
+        return question.serve(record, DecisionSource.DISK_CACHE)
+
+    def _still_right(self, question: Question, index: int, runner: TrialRunner) -> bool:
+        """Validates a choice of another process once; one that fails leaves the disk."""
+        if index == question.reference:
+            return True
+        try:
+            verdict = runner.validate(question.reference, index, self._policy.tolerance)
+            if verdict is Validation.PASSED or not self._policy.require_validation:
+                return True
+            reason = "its outputs have no validator"
+        except TuneFailure as failure:
+            if failure.kind is FailureKind.DEVICE:
+                raise
+            reason = failure.message
+        except Exception as error:  # noqa: BLE001 - whatever a stored choice does here, it is doubt
+            reason = f"{type(error).__name__}: {error}"
+        assert self._store is not None
+        self._store.delete(question.key)
+        self._warn_cache(
+            f"the stored choice {question.candidates[index].name!r} did not validate in this process"
+            f" and was deleted: {reason}"
+        )
+        return False
+
+    def _search(self, question: Question, runner: TrialRunner) -> Decision:
+        with self._lock:
+            self._counters.misses += 1
+            state = self._states.get(question.key)
+            banned = {
+                index: "not tried: banned for this question after a failure or a regression"
+                for index, candidate in enumerate(question.candidates)
+                if state is not None and _is_banned(state, candidate) and index != question.reference
+            }
+        if self._policy.mode is Mode.CACHE_ONLY:
+            return question.serve_reference(DecisionSource.CACHE_MISS)
+        started_ns = self._clock_ns()
+        search = Search(
+            question.candidates,
+            question.reference,
+            self._policy,
+            runner,
+            clock_ns=self._clock_ns,
+            coin=self._coin,
+            banned=banned,
+        )
+        try:
+            outcome = search.run()
+        except TuneFailure as failure:
+            if failure.kind is not FailureKind.UNAVAILABLE:
+                raise
+            return self._remember_unavailable(question, failure, self._clock_ns() - started_ns)
+        return self._remember_outcome(question, outcome, self._clock_ns() - started_ns)
+
+    def _remember_unavailable(self, question: Question, failure: TuneFailure, elapsed_ns: int) -> Decision:
+        reference = question.candidates[question.reference]
+        report = question.report(
+            reference.name,
+            elapsed_ns,
+            False,
+            (CandidateReport(reference.name, note=failure.message, rejection=failure.kind),),
+        )
+        with self._lock:
+            self._state(question.key).unavailable = failure.message
+            self._reports.append(report)
+            evicted = self._evict()
+        self._tell_listeners(evicted)
+        return question.serve_reference(DecisionSource.VALIDATION_UNAVAILABLE)
+
+    def _remember_outcome(self, question: Question, outcome: Outcome, elapsed_ns: int) -> Decision:
+        winner = question.candidates[outcome.winner]
+        reference = question.candidates[question.reference]
+        report = question.report(winner.name, elapsed_ns, outcome.budget_exhausted, outcome.reports)
+        record = Record(
+            key=question.key,
+            scope=question.problem.scope,
+            winner=winner.name,
+            winner_revision=winner.revision,
+            reference=reference.name,
+            reference_revision=reference.revision,
+            created_s=self._wall_clock_s(),
+            reference_ns=outcome.reference_ns,
+            selected_ns=outcome.selected_ns,
+            ratio=outcome.ratio,
+            verified=outcome.verified,
+            report=report,
+            effort={
+                "samples": float(self._policy.samples),
+                "max_samples": float(self._policy.max_samples),
+                "repeats": float(self._policy.repeats),
+                "budget_s": float(self._policy.budget_s),
+            },
+        )
+        self._publish(question.key, record)
+        with self._lock:
+            self._counters.tunes += 1
+            self._reports.append(report)
+        # A search that ran out of time and found nothing is no answer for the next process.
+        unfinished = outcome.budget_exhausted and outcome.winner == question.reference
+        if self._store is not None and question.problem.persistent and record.verified and not unfinished:
+            self._store.put(record)
+        return question.serve(record, DecisionSource.TUNED)
+
+    def _publish(self, key: str, record: Record) -> None:
+        with self._lock:
+            state = self._state(key)
+            state.record = record
+            state.unavailable = None
+            state.comparisons.clear()
+            evicted = self._evict()
+        self._tell_listeners(evicted)
+
+    def _state(self, key: str) -> _KeyState:
+        state = self._states.get(key)
+        if state is None:
+            state = self._states[key] = _KeyState()
+        return state
+
+    def _evict(self) -> list[str]:
+        evicted = []
+        while len(self._states) > self._policy.capacity:
+            evicted.append(self._states.popitem(last=False)[0])
+        return evicted
+
+    def _tell_listeners(self, keys: Sequence[str]) -> None:
+        if not keys:
+            return
+        with self._lock:
+            listeners = list(self._listeners)
+        for key in keys:
+            for listener in listeners:
+                listener.choice_gone(key)
+
+    def _quarantine(self, environment: str, reason: str) -> None:
+        with self._lock:
+            self._quarantined.setdefault(environment, reason)
+            self._counters.device_failures += 1
+            keys = list(self._states)
+        # Choices of a lane that may be broken are not to be used unasked.
+        self._tell_listeners(keys)
+
+    def _fresh(self, record: Record, now_s: float) -> bool:
+        return 0.0 <= now_s - record.created_s <= self._policy.ttl_s
+
+    def _warn_cache(self, sentence: str) -> None:
+        _log.warning("%s", sentence)
+        with self._lock:
+            self._counters.cache_warnings += 1
+
+
+def _is_banned(state: _KeyState, candidate: Candidate) -> bool:
+    # A ban without a revision was spoken when the record was gone already: it bars the name.
+    return (candidate.name, candidate.revision) in state.banned or (candidate.name, "") in state.banned
+
+
+@contextmanager
+def _inside_trial() -> Iterator[None]:
+    _trial.depth = getattr(_trial, "depth", 0) + 1
+    try:
+        yield
+    finally:
+        _trial.depth -= 1
+
+
+def is_tuning() -> bool:
+    """Returns whether this thread is inside a trial of a controller."""
+    return getattr(_trial, "depth", 0) > 0
