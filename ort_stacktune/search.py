@@ -7,7 +7,8 @@ and never on fewer pairs than the sequential test asks for.
 The course of a search: the reference is warmed up, validated against itself and timed. Each candidate is
 warmed up, validated and given a few opening pairs, so that a plain loser leaves before the next one is
 made. Those still open then take pairs in turns, one a round, until each has a verdict. The fastest of
-those that passed is confirmed on fresh pairs; where that fails, the next one is.
+those that passed is confirmed on fresh pairs; where that fails, the next one is. Who trails a leader beyond
+both spreads takes no more pairs, unless the leader does not last.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from ort_stacktune.statistics import (
 )
 from ort_stacktune.vocabulary import CandidateReport, TrialLifecycle, TrialRunner, Validation
 
-OPENING_PAIRS = 3
-_PLAIN_LOSER = 1.25
+# Slower than this in every pair so far, after one, two and three of them: no need for more.
+_PLAIN_LOSER = (1.5, 1.25, 1.1)
+_PAIRS_OF_A_LEADER = 5
 _TIE = 1.01
 _INTERVAL_CONFIDENCE = 0.95
 
@@ -69,10 +71,20 @@ class _Contender:
     verdict: Verdict = Verdict.OPEN
     note: str = ""
     rejection: FailureKind | None = None
+    trailing: bool = False
 
     def score(self) -> float:
         ratios = pair_ratios(self.pairs)
         return ratio_and_spread(ratios)[0] if ratios else float("inf")
+
+    def quartiles(self) -> tuple[float, float]:
+        ratios = sorted(pair_ratios(self.pairs) or [1.0])
+        return ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
+
+    def leads(self, policy: StackPolicy) -> bool:
+        """Whether it is on its way to pass, so that others may be held against it."""
+        enough = len(self.pairs) >= _PAIRS_OF_A_LEADER and self.verdict is not Verdict.NOT_FASTER
+        return enough and self.quartiles()[1] * policy.min_speedup < 1.0
 
 
 class Search:
@@ -187,12 +199,14 @@ class Search:
         if not contender.verified and self._policy.require_validation:
             raise TuneFailure(FailureKind.UNAVAILABLE, "its outputs have no validator")
         self._note_facts(index)
-        for _ in range(min(OPENING_PAIRS, self._policy.max_samples)):
+        for slower in _PLAIN_LOSER[: self._policy.max_samples]:
             self._play_pair(contender)
-        ratios = pair_ratios(contender.pairs) or [1.0]
-        if min(ratios) > _PLAIN_LOSER:
-            contender.verdict = Verdict.NOT_FASTER
-            contender.note = "slower by a quarter or more in every opening pair"
+            if min(pair_ratios(contender.pairs) or [1.0]) > slower:
+                contender.verdict = Verdict.NOT_FASTER
+                contender.note = (
+                    f"slower by {slower - 1:.0%} or more in every one of {len(contender.pairs)} pairs"
+                )
+                return
 
     def _play_rounds(self) -> None:
         while True:
@@ -204,8 +218,52 @@ class Search:
                 if self._out_of_time():
                     return
                 self._attempt(contender, self._play_pair)
+            self._drop_the_hopeless()
+
+    def _drop_the_hopeless(self) -> None:
+        """Drops who trails the leader beyond both spreads: only one can win, and pairs cost time.
+
+        Dropping somebody never promotes anybody, so the guarantee is not touched.
+        """
+        leader = min(
+            (c for c in self._contenders.values() if c.rejection is None and c.leads(self._policy)),
+            key=_Contender.score,
+            default=None,
+        )
+        if leader is None:
+            return
+        _, slowest_of_leader = leader.quartiles()
+        for contender in self._contenders.values():
+            if contender.verdict is not Verdict.OPEN or contender is leader:
+                continue
+            fastest, _ = contender.quartiles()
+            if fastest > slowest_of_leader * _TIE:
+                contender.verdict = Verdict.NOT_FASTER
+                contender.trailing = True
+                behind = contender.score() / leader.score()
+                name = self._candidates[leader.index].name
+                contender.note = f"behind {name} by {behind:.2f}x after {len(contender.pairs)} pairs"
+                self._release(contender.index)
 
     def _pick_winner(self) -> _Contender | None:
+        while True:
+            winner = self._confirmed_favourite()
+            if winner is not None or not self._recall_the_trailing():
+                return winner
+            self._play_rounds()
+
+    def _recall_the_trailing(self) -> bool:
+        """Gives those another chance who were dropped for a leader that did not last."""
+        if self._out_of_time():
+            return False
+        trailing = [c for c in self._contenders.values() if c.trailing]
+        for contender in trailing:
+            contender.trailing = False
+            contender.verdict = Verdict.OPEN
+            contender.note = ""
+        return bool(trailing)
+
+    def _confirmed_favourite(self) -> _Contender | None:
         for contender in self._contenders.values():
             self._judge(contender)
         qualified = sorted(

@@ -46,6 +46,8 @@ _LRU_TOUCH_S = 1.0
 
 _REMEMBERED = 1024
 
+_CONTROL_FLOW = frozenset({"If", "Loop", "Scan", "SequenceMap"})
+
 _Value = TypeVar("_Value")
 
 # A value that steers is part of the key, so one that is new in every call would cost a search in every
@@ -370,6 +372,7 @@ class Lane:
                 self.reference,
                 shapes,
                 dynamic,
+                bool(self.model.facts and _CONTROL_FLOW & set(self.model.facts.op_types)),
                 usable_cores().count,
                 tuple(onnxruntime().get_available_providers()),
             )

@@ -6,7 +6,7 @@ import pytest
 from scripted import Clock, ScriptedRunner, candidates, noisy, raising
 
 from ort_stacktune import Candidate, FailureKind, StackPolicy, TuneFailure, Validation
-from ort_stacktune.search import OPENING_PAIRS, Outcome, Search
+from ort_stacktune.search import Outcome, Search
 
 
 def search(
@@ -154,10 +154,10 @@ def test_the_budget_is_checked_between_trials_and_what_was_not_tried_says_so() -
     assert "budget" in outcome.reports[1].note
 
 
-def test_a_plain_loser_leaves_after_its_opening_pairs_and_its_session_is_released() -> None:
+def test_a_plain_loser_leaves_after_its_first_pair_and_its_session_is_released() -> None:
     runner = ScriptedRunner([1000, 3000, 1000])
     outcome = search(runner)
-    assert outcome.reports[1].samples == OPENING_PAIRS
+    assert outcome.reports[1].samples == 1
     assert 1 in runner.released
     assert "slower" in outcome.reports[1].note
 
@@ -211,6 +211,14 @@ def test_a_favourite_that_is_not_confirmed_on_fresh_pairs_gives_way_to_the_next(
     outcome = search(ScriptedRunner([1000, lambda: next(flattered), 700]))
     assert outcome.winner == 2
     assert "not confirmed" in outcome.reports[1].note
+
+
+def test_who_trails_the_leader_takes_no_more_pairs() -> None:
+    runner = ScriptedRunner([1000, 400, 900])
+    outcome = search(runner)
+    assert outcome.winner == 1
+    assert outcome.reports[2].samples < outcome.reports[1].samples
+    assert "behind c1" in outcome.reports[2].note
 
 
 def test_the_report_of_a_loser_tells_pairs_ratio_interval_spread_and_reason() -> None:

@@ -103,7 +103,7 @@ def _load() -> ModuleType:
         raise ImportError(
             f"{len(builds)} builds of ONNX Runtime are installed over one another ({_listed(builds)});"
             " remove all but one, then reinstall the one that stays"
-            " (pip install --force-reinstall --no-deps NAME), because each removal takes its files too"
+            " (pip install --force-reinstall --no-deps NAME), because each removal takes files of the others"
         )
     try:
         module = import_module("onnxruntime")
