@@ -42,12 +42,10 @@ class TunedBinding(IOBinding):  # type: ignore[misc]
     def __init__(self, session: InferenceSession) -> None:
         super().__init__(session)
         self.owner = session._sess
-        self._bound_now = session._sess
+        self.bound_now = session._sess
         self._inputs: dict[str, _Bound] = {}
         self._outputs: dict[str, _Bound] = {}
-        self.changes = 0
         self.route: Any = None
-        self.route_changes = -1
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """As ``onnxruntime.IOBinding.bind_cpu_input``."""
@@ -73,13 +71,13 @@ class TunedBinding(IOBinding):  # type: ignore[misc]
         """As ``onnxruntime.IOBinding.clear_binding_inputs``."""
         super().clear_binding_inputs()
         self._inputs.clear()
-        self.changes += 1
+        self.route = None
 
     def clear_binding_outputs(self) -> None:
         """As ``onnxruntime.IOBinding.clear_binding_outputs``."""
         super().clear_binding_outputs()
         self._outputs.clear()
-        self.changes += 1
+        self.route = None
 
     def move_to(self, native_session: Any) -> Any:
         """Makes the bound buffers those of a session's run and returns its native binding.
@@ -87,9 +85,9 @@ class TunedBinding(IOBinding):  # type: ignore[misc]
         Args:
             native_session: The native session behind an ``onnxruntime.InferenceSession``.
         """
-        if native_session is not self._bound_now:
+        if native_session is not self.bound_now:
             self._iobinding = native.SessionIOBinding(native_session)
-            self._bound_now = native_session
+            self.bound_now = native_session
             for bound in (*self._inputs.values(), *self._outputs.values()):
                 getattr(super(), bound.method)(*bound.arguments, **bound.keywords)
         return self._iobinding
@@ -131,7 +129,7 @@ class TunedBinding(IOBinding):  # type: ignore[misc]
     ) -> None:
         getattr(super(), method)(*arguments, **keywords)
         journal[name] = _Bound(method, arguments, keywords)
-        self.changes += 1
+        self.route = None
 
 
 def _allocated_on_cpu(bound: _Bound) -> bool:

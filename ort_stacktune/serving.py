@@ -336,13 +336,17 @@ class Lane:
             plan = self._plans.get(slot)
         if plan is not None:
             return plan
-        environment = runtime_environment()
         recipes = (
             self.reference,
             *(
                 variant(recipe, recipe.name, eligible=False) if recipe.run_config and own_options else recipe
                 for recipe in self._recipes(request)
             ),
+        )
+        # Only what takes part decides: a device that nobody uses must not void a choice, nor its driver's
+        # being unknown keep it from the disk.
+        environment = runtime_environment(
+            providers=sorted({name for recipe in recipes for name, _ in recipe.provider_list})
         )
         plan = _Plan(
             Problem(

@@ -44,6 +44,7 @@ class _Route:
 
     Attributes:
         run: The native call that serves it; ``None`` where ONNX Runtime's own method has to.
+        native: The native session behind it.
         outputs: Names of the requested outputs.
         expires_s: Monotonic time from which it has to be asked for again; 0 once its choice is void.
         hits: Where serving by it is counted.
@@ -52,10 +53,21 @@ class _Route:
         decision: The decision behind it, if there was one.
     """
 
-    __slots__ = ("__weakref__", "decision", "expires_s", "hits", "outputs", "run", "run_options", "session")
+    __slots__ = (
+        "__weakref__",
+        "decision",
+        "expires_s",
+        "hits",
+        "native",
+        "outputs",
+        "run",
+        "run_options",
+        "session",
+    )
 
-    def __init__(self, run: Any, outputs: list[str], choice: Choice, tuner: StackTuner) -> None:
+    def __init__(self, run: Any, native: Any, outputs: list[str], choice: Choice, tuner: StackTuner) -> None:
         self.run = run
+        self.native = native
         self.outputs = outputs
         self.expires_s = _now() + choice.good_for_s
         self.hits = tuner.table_hits if choice.counts else HitCount()
@@ -199,21 +211,18 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             super().run_with_iobinding(iobinding, run_options)
             return
         route = iobinding.route
-        if (
-            route is not None
-            and run_options is None
-            and iobinding.route_changes == iobinding.changes
-            and _now() < route.expires_s
-        ):
-            route.hits.value += 1
-        else:
+        if route is None or run_options is not None or _now() >= route.expires_s:
             route = self._route_binding(iobinding, run_options)
-        if route is None or route.session is None:
+        else:
+            route.hits.value += 1
+        if route is None or route.run is None:
             iobinding.move_to(self._sess)
             super().run_with_iobinding(iobinding, run_options)
             return
+        if iobinding.bound_now is not route.native:
+            iobinding.move_to(route.native)
         try:
-            route.run(iobinding.move_to(route.session._sess), run_options or route.run_options)
+            route.run(iobinding._iobinding, run_options or route.run_options)
         except Exception:
             self._winner_failed(route, run_options)
             raise
@@ -361,12 +370,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         wanted = output_names_key(output_names)
         if choice.good_for_s <= 0.0 or wanted is None:
             return
-        if choice.session is not None:
-            run = choice.session._sess.run
-        else:
-            # Only on the CPU is the native call all there is to ONNX Runtime's own: elsewhere it may fall
-            # back to another provider or has captured graphs to look after.
-            run = self._sess.run if self.get_providers() == [CPU] else None
+        native = self._native(choice)
+        run = None if native is None else native.run
         steering = tuple(sorted(self._lane().steering))
         try:
             facts = tuple(map(_facts_of, input_feed.values()))
@@ -376,7 +381,7 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         if len(self._routes) >= _MAX_ROUTES:
             self._routes = {}
         self._routes[(*wanted, *input_feed, *facts, *values_of(steering, input_feed))] = _Route(
-            run, request.output_names, choice, tuner
+            run, native, request.output_names, choice, tuner
         )
 
     def _route_binding(self, binding: TunedBinding, run_options: Any) -> _Route | None:
@@ -386,13 +391,22 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         binding.route = None
         if choice is None or tuner is None:
             return None
-        run = None if choice.session is None else choice.session._sess.run_with_iobinding
-        route = _Route(run, [], choice, tuner)
+        native = self._native(choice)
+        run = None if native is None else native.run_with_iobinding
+        route = _Route(run, native, [], choice, tuner)
         # A value that steers may change in the caller's buffer from one run to the next.
         if run_options is None and not self._lane().steering:
-            binding.route, binding.route_changes = route, binding.changes
+            binding.route = route
             self._bound_routes.add(route)
         return route
+
+    def _native(self, choice: Choice) -> Any:
+        """Returns the native session to call; ``None`` where ONNX Runtime's own method has to be used."""
+        if choice.session is not None:
+            return choice.session._sess
+        # Only on the CPU is the native call all there is to ONNX Runtime's own: elsewhere it may fall back to
+        # another provider or has captured graphs to look after.
+        return self._sess if self.get_providers() == [CPU] else None
 
     def _winner_failed(self, served: _Route | Choice, run_options: Any) -> None:
         """Takes back a choice on which the live request failed. The request is not run again."""

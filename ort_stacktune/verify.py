@@ -138,9 +138,7 @@ class _Survey:
         for position, (expected, got) in enumerate(zip(reference, candidate, strict=True)):
             self.add(f"{label}[{position}]", expected, got)
 
-    def _add_dicts(
-        self, label: str, reference: Mapping[Any, object], candidate: Mapping[Any, object]
-    ) -> None:
+    def _add_dicts(self, label: str, reference: dict[Any, object], candidate: dict[Any, object]) -> None:
         # 1, 1.0 and True are one key to a dict, and three to whoever reads the map.
         odd = {(type(key), key) for key in reference} ^ {(type(key), key) for key in candidate}
         if odd:
