@@ -7,28 +7,25 @@ this process only. Nothing is read at import, and the state of no device is chan
 from __future__ import annotations
 
 import ctypes
-import hashlib
-import math
 import os
 import platform
 import re
 import secrets
-import subprocess
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from importlib import metadata
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 
 from ort_stacktune.failures import invalid
 from ort_stacktune.identity import fields
+from ort_stacktune.machine import UNKNOWN, processor, read_text, usable_cores
 from ort_stacktune.ort.loader import installed_builds, onnxruntime
 from ort_stacktune.vocabulary import RuntimeEnvironment
 
 DEFAULT_CONTEXT = "isolated-single-device"
 
-_UNKNOWN = "unknown"
 _REMEMBERED = 64
 
 _HOST_PROVIDERS = frozenset(
@@ -50,40 +47,6 @@ _VARIABLES = frozenset(
 )
 _VARIABLE_PREFIXES = ("DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "OV_")
 _OWN_PREFIX = "ORT_STACKTUNE_"
-
-# What tells one processor from another, on x86, Arm, POWER, RISC-V and s390.
-_CPU_IDENTITY = (
-    "model name",
-    "vendor_id",
-    "cpu family",
-    "model",
-    "stepping",
-    "CPU implementer",
-    "CPU architecture",
-    "CPU variant",
-    "CPU part",
-    "CPU revision",
-    "cpu",
-    "uarch",
-    "processor 0",
-)
-_CPU_FEATURES = ("flags", "Features", "features", "isa")
-
-
-@dataclass(frozen=True, slots=True)
-class CoreBudget:
-    """How many cores this process may keep busy.
-
-    Attributes:
-        affinity: Logical cores the calling thread may be scheduled on.
-        quota: Cores' worth of time that the tightest control group on the way up grants; ``None``
-            where none sets a limit.
-        count: Threads to start at most: the smaller of the two, in whole cores, and at least 1.
-    """
-
-    affinity: int
-    quota: float | None
-    count: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,18 +125,6 @@ def forget_environment() -> None:
         _probed.clear()
 
 
-def usable_cores(*, root: Path = Path("/")) -> CoreBudget:
-    """Returns how many cores this process may use, from its affinity and its control groups' quotas.
-
-    Args:
-        root: Where ``/proc`` and the control groups' mounts are looked for.
-    """
-    affinity = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    quota = min(_cpu_limits(root), default=None)
-    count = affinity if quota is None else min(affinity, math.floor(quota))
-    return CoreBudget(affinity, quota, max(1, count))
-
-
 def _ask(providers: Sequence[str] | None) -> _Probed:
     if providers is not None and (
         isinstance(providers, str) or not all(isinstance(name, str) for name in providers)
@@ -234,9 +185,6 @@ def _probe_process(variables: dict[str, str], root: Path = Path("/")) -> _Proces
     )
 
 
-# --- ONNX Runtime ---------------------------------------------------------------------------------
-
-
 def _build_facts(tag: str) -> tuple[_Facts, tuple[str, ...]]:
     ort = onnxruntime()
     providers = tuple(ort.get_available_providers())
@@ -244,7 +192,7 @@ def _build_facts(tag: str) -> tuple[_Facts, tuple[str, ...]]:
     entries = [
         ("ONNX Runtime package", _versions(installed_builds()) or "none"),
         ("ONNX Runtime version", str(ort.__version__)),
-        ("ONNX Runtime build", info or _UNKNOWN),
+        ("ONNX Runtime build", info or UNKNOWN),
         ("execution providers", ", ".join(providers)),
         ("libraries", ", ".join(_libraries(Path(str(ort.__file__)).parent / "capi"))),
     ]
@@ -267,63 +215,19 @@ def _versions(packages: Sequence[tuple[str, str]]) -> str:
     return ", ".join(f"{name} {version}" for name, version in packages)
 
 
-# --- the machine ----------------------------------------------------------------------------------
-
-
 def _machine_facts(root: Path) -> _Facts:
-    model, features = _processor(root)
+    model, features = processor(root)
     budget = usable_cores(root=root)
     quota = "none" if budget.quota is None else repr(budget.quota)
     entries = (
         ("system", f"{platform.system()} {platform.machine()}"),
-        ("processor", model or _UNKNOWN),
+        ("processor", model or UNKNOWN),
         ("processor features", features),
-        ("logical cores", str(os.cpu_count() or _UNKNOWN)),
+        ("logical cores", str(os.cpu_count() or UNKNOWN)),
         ("cores by affinity", str(budget.affinity)),
         ("cores by quota", quota),
     )
     return _Facts(entries, () if model else ("the processor's model can't be read",))
-
-
-def _processor(root: Path) -> tuple[str, str]:
-    """Returns the processor's model, empty where unknown, and a digest of its feature flags."""
-    text = _read(root / "proc/cpuinfo")
-    if text is None:
-        return _processor_elsewhere(), "not listed"
-    # A machine may have several kinds of core; every kind belongs to its identity.
-    found: dict[str, set[str]] = {}
-    for line in text.splitlines():
-        label, _, value = line.partition(":")
-        value = " ".join(value.split())
-        if value and value != _UNKNOWN:
-            found.setdefault(label.strip(), set()).add(value)
-    vendor_only = found.keys() & set(_CPU_IDENTITY) <= {"vendor_id", "stepping"}
-    model = "; ".join(
-        f"{label} {' / '.join(sorted(found[label]))}" for label in _CPU_IDENTITY if label in found
-    )
-    flags = [
-        " ".join(sorted(value.split())) for label in _CPU_FEATURES for value in sorted(found.get(label, ()))
-    ]
-    digest = hashlib.blake2b(fields(flags).encode(), digest_size=8).hexdigest()
-    count = len({flag for line in flags for flag in line.split()})
-    return "" if vendor_only else model, f"{count} flags, digest {digest}" if flags else "not listed"
-
-
-def _processor_elsewhere() -> str:
-    if platform.system() != "Darwin":
-        return platform.processor()
-    # platform.processor() names only the architecture there.
-    try:
-        answer = subprocess.run(
-            ["/usr/sbin/sysctl", "-n", "machdep.cpu.brand_string"],
-            capture_output=True,
-            text=True,
-            timeout=10,
-            check=True,
-        )
-    except (OSError, subprocess.SubprocessError):
-        return ""
-    return answer.stdout.strip()
 
 
 def _variable_entries(variables: dict[str, str]) -> list[tuple[str, str]]:
@@ -332,69 +236,6 @@ def _variable_entries(variables: dict[str, str]) -> list[tuple[str, str]]:
         for name, value in sorted(variables.items())
         if (name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)) and not name.startswith(_OWN_PREFIX)
     ]
-
-
-def _cpu_limits(root: Path) -> Iterator[float]:
-    """Yields every limit on CPU time, in cores, from this process's control groups up to their mounts."""
-    for group, top in _cpu_groups(root):
-        for folder in (group, *group.parents):
-            limit = _cpu_limit(folder)
-            if limit is not None:
-                yield limit
-            if folder == top:
-                break
-
-
-def _cpu_groups(root: Path) -> Iterator[tuple[Path, Path]]:
-    """Yields this process's own group and the mount above it, for each hierarchy that may limit CPU time.
-
-    In version 2 there is one hierarchy with an empty name; in version 1 the one of controller ``cpu``.
-    """
-    own: dict[str, str] = {}
-    for line in (_read(root / "proc/self/cgroup") or "").splitlines():
-        _, _, named = line.partition(":")
-        controllers, _, path = named.partition(":")
-        own.update(dict.fromkeys(controllers.split(","), path))
-    for line in (_read(root / "proc/self/mountinfo") or "").splitlines():
-        mount, _, kind = line.partition(" - ")
-        about, system = mount.split(), kind.split()
-        if len(about) < 5 or len(system) < 3:
-            continue
-        if system[0] == "cgroup2":
-            controller = ""
-        elif system[0] == "cgroup" and "cpu" in system[2].split(","):
-            controller = "cpu"
-        else:
-            continue
-        if controller in own:
-            top = root / _unescaped(about[4]).lstrip("/")
-            yield top / _below(own[controller], _unescaped(about[3])), top
-
-
-def _below(path: str, mounted: str) -> PurePosixPath:
-    """Returns where a group lies below a mount of ``mounted``; the mount itself where it can't be seen."""
-    group = PurePosixPath(path)
-    if ".." in group.parts or not group.is_relative_to(mounted):
-        return PurePosixPath()
-    return group.relative_to(mounted)
-
-
-def _cpu_limit(group: Path) -> float | None:
-    text = _read(group / "cpu.max")
-    if text is None:
-        text = f"{_read(group / 'cpu.cfs_quota_us')} {_read(group / 'cpu.cfs_period_us')}"
-    words = text.split()
-    # "max" and -1 stand for no limit.
-    if len(words) != 2 or not all(word.isdecimal() and int(word) for word in words):
-        return None
-    return int(words[0]) / int(words[1])
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)
-
-
-# --- devices --------------------------------------------------------------------------------------
 
 
 def _device_facts(
@@ -408,11 +249,11 @@ def _device_facts(
     unknown: list[str] = []
     if _NVIDIA_PROVIDERS & set(asked):
         nvidia = _nvidia_entries(root, cuda_loads or _cuda_loads)
-        unknown += [label for label, text in nvidia if text == _UNKNOWN]
+        unknown += [label for label, text in nvidia if text == UNKNOWN]
         entries += [*nvidia, ("NVIDIA packages", _versions(_nvidia_packages()) or "none")]
     for name in asked:
         if name not in _HOST_PROVIDERS | _NVIDIA_PROVIDERS:
-            entries.append((f"driver behind {name}", _UNKNOWN))
+            entries.append((f"driver behind {name}", UNKNOWN))
             unknown.append(f"driver behind {name}")
     if tag and entries:
         return _Facts((*entries, ("driver tag", tag)))
@@ -421,12 +262,12 @@ def _device_facts(
 
 
 def _nvidia_entries(root: Path, cuda_loads: Callable[[], bool]) -> list[tuple[str, str]]:
-    version = _read(root / "proc/driver/nvidia/version")
+    version = read_text(root / "proc/driver/nvidia/version")
     if version is None and not any((root / "dev").glob("nvidia*")) and not cuda_loads():
         return [("NVIDIA driver", "no NVIDIA driver")]
     found = re.search(r"NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", version or "")
     return [
-        ("NVIDIA driver", found[1] if found else _UNKNOWN),
+        ("NVIDIA driver", found[1] if found else UNKNOWN),
         ("NVIDIA devices", _nvidia_models(root / "proc/driver/nvidia/gpus")),
     ]
 
@@ -435,11 +276,11 @@ def _nvidia_models(devices: Path) -> str:
     """Returns the models in the order of their bus addresses; unknown unless every one can be read."""
     models = []
     for folder in sorted(devices.glob("*")):
-        found = re.search(r"^Model:\s*(\S.*?)\s*$", _read(folder / "information") or "", re.MULTILINE)
-        if found is None or found[1].lower() == _UNKNOWN:
-            return _UNKNOWN
+        found = re.search(r"^Model:\s*(\S.*?)\s*$", read_text(folder / "information") or "", re.MULTILINE)
+        if found is None or found[1].lower() == UNKNOWN:
+            return UNKNOWN
         models.append(found[1])
-    return ", ".join(models) or _UNKNOWN
+    return ", ".join(models) or UNKNOWN
 
 
 def _cuda_loads() -> bool:
@@ -463,16 +304,6 @@ def _nvidia_packages() -> list[tuple[str, str]]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-# --- reading --------------------------------------------------------------------------------------
-
-
-def _read(path: Path) -> str | None:
-    try:
-        return path.read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return None
 
 
 def _printable(text: str) -> str:

@@ -111,7 +111,7 @@ class Reference:
             (name, self._asked.get(name) or given.get(name) or {}) for name in session.get_providers()
         ]
         return Lane(
-            ModelIdentity(self._source, self._source.digest(), self._source.graph()),
+            ModelIdentity.of(self._source),
             recipe_of_options(REFERENCE, options, providers),
             # The native call, so that this lane does not keep the session alive.
             live_run=session._sess.run,

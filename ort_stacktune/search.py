@@ -171,8 +171,20 @@ class Search:
                     self._policy.max_samples,
                 ),
             )
+            self._make_room()
             self._contenders[index] = contender
             self._attempt(contender, self._open_trial)
+
+    def _make_room(self) -> None:
+        """Decides those who are open before another one is opened, where memory does not hold them all."""
+        if self._lifecycle is None:
+            return
+        open_ones = [c for c in self._contenders.values() if c.verdict is Verdict.OPEN]
+        if len(open_ones) < self._lifecycle.room():
+            return
+        self._play_rounds()
+        for contender in open_ones:
+            self._lifecycle.release(contender.index)
 
     def _choose_whom_to_try(self) -> list[int]:
         to_try: list[int] = []

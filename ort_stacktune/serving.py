@@ -15,9 +15,10 @@ from dataclasses import dataclass
 from typing import Any, TypeVar
 
 from ort_stacktune.candidates import Situation, generate
-from ort_stacktune.environment import runtime_environment, usable_cores
+from ort_stacktune.environment import runtime_environment
 from ort_stacktune.failures import FailureKind, TuneFailure, invalid
 from ort_stacktune.identity import fields
+from ort_stacktune.machine import sessions_that_fit, usable_cores
 from ort_stacktune.ort.graph import GraphFacts
 from ort_stacktune.ort.loader import onnxruntime
 from ort_stacktune.ort.model import ModelSource
@@ -103,11 +104,22 @@ class ModelIdentity:
         source: Where it is.
         digest: Digest of its content.
         facts: What its graph says; ``None`` where it can't be read.
+        size_bytes: Bytes of the model and its external data.
     """
 
     source: ModelSource
     digest: str
     facts: GraphFacts | None
+    size_bytes: int
+
+    @classmethod
+    def of(cls, source: ModelSource) -> ModelIdentity:
+        """Reads a model.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` where it can't be read.
+        """
+        return cls(source, source.digest(), source.graph(), source.size_bytes())
 
 
 class Lane:
@@ -281,6 +293,7 @@ class Lane:
             probes=self._probes,
             live_run=self._live_run,
             timing=tuner.policy.timing,
+            room=sessions_that_fit(self.model.size_bytes),
         )
 
     def _subscribe(self, tuner: StackTuner) -> None:

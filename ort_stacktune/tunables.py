@@ -1,4 +1,4 @@
-"""Owns sets of recipes that compute the same thing, and the call that selects among them and executes once."""
+"""Owns sets of recipes that compute the same thing, and the call that selects one and executes once."""
 
 from __future__ import annotations
 
@@ -132,9 +132,8 @@ class TunableSet:
             lane = self._lanes.get(operation)
         if lane is not None:
             return lane
-        source = ModelSource.of(self.reference.model or "")
         made = Lane(
-            ModelIdentity(source, source.digest(), source.graph()),
+            ModelIdentity.of(ModelSource.of(self.reference.model or "")),
             self.reference,
             live_run=session._sess.run,
             candidates=self.candidates,

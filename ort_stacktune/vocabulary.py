@@ -263,8 +263,12 @@ class TrialLifecycle(Protocol):
         """
         ...
 
+    def room(self) -> int:
+        """Returns how many candidates may be open at one time beside the reference, 1 or more."""
+        ...
+
     def release(self, candidate: int) -> None:
-        """Says that a candidate will not be asked for again; its memory may go."""
+        """Says that a candidate is not needed for now; its memory may go until it is asked for again."""
         ...
 
     def facts(self, candidate: int) -> Mapping[str, str]:

@@ -46,6 +46,7 @@ class ScriptedRunner:
     measured: list[int] = field(default_factory=list)
     released: list[int] = field(default_factory=list)
     during: Callable[[], None] = lambda: None
+    space: int = 1000
 
     def validate(self, reference: int, candidate: int, tolerance: Tolerance) -> Validation:
         self.validated.append(candidate)
@@ -66,6 +67,9 @@ class ScriptedRunner:
 
     def begin_round(self, index: int, *, as_served: bool) -> None:
         """Takes no notice: its inputs are all the same."""
+
+    def room(self) -> int:
+        return self.space
 
     def release(self, candidate: int) -> None:
         self.released.append(candidate)

@@ -16,10 +16,10 @@ from ort_stacktune.environment import (
     describe,
     forget_environment,
     runtime_environment,
-    usable_cores,
 )
 from ort_stacktune.failures import FailureKind, TuneFailure
 from ort_stacktune.identity import parse_fields
+from ort_stacktune.machine import processor, usable_cores
 from ort_stacktune.ort.loader import installed_builds, onnxruntime
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -73,7 +73,11 @@ def write(root: Path, name: str, text: str) -> None:
 def elsewhere(code: str, **variables: str) -> Any:
     """Runs code in another process and returns the JSON it prints."""
     done = subprocess.run(
-        [sys.executable, "-c", f"from ort_stacktune.environment import *; import json, os\n{code}"],
+        [
+            sys.executable,
+            "-c",
+            f"from ort_stacktune.environment import *; from ort_stacktune.machine import usable_cores; import json, os\n{code}",
+        ],
         cwd=ROOT,
         env={**os.environ, **variables},
         capture_output=True,
@@ -263,7 +267,7 @@ def test_the_processor_is_told_by_model_and_features_and_not_by_its_clock(tmp_pa
     for name, flags in {"a": "fpu avx2 amx", "b": "amx fpu avx2", "c": "fpu avx2"}.items():
         text = "".join(X86.format(number=number, flags=flags) for number in range(3))
         write(tmp_path / name, "proc/cpuinfo", text)
-        seen[name] = environment._processor(tmp_path / name)
+        seen[name] = processor(tmp_path / name)
     assert "model name Intel(R) Xeon(R) Platinum 8481C" in seen["a"][0]
     assert seen["a"] == seen["b"]
     assert seen["a"][0] == seen["c"][0]
@@ -274,7 +278,7 @@ def test_the_processor_is_told_by_model_and_features_and_not_by_its_clock(tmp_pa
 def test_every_kind_of_core_belongs_to_the_processor(tmp_path: Path) -> None:
     parts = ("0xd05", "0xd41", "0xd05")
     write(tmp_path, "proc/cpuinfo", "".join(ARM.format(number=n, part=part) for n, part in enumerate(parts)))
-    assert "CPU part 0xd05 / 0xd41" in environment._processor(tmp_path)[0]
+    assert "CPU part 0xd05 / 0xd41" in processor(tmp_path)[0]
 
 
 @pytest.mark.parametrize("text", ["", "vendor_id\t: GenuineIntel\nmodel name\t: unknown\nflags\t: fpu\n"])

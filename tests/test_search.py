@@ -242,3 +242,13 @@ def test_the_same_seed_gives_the_same_search() -> None:
         return search(ScriptedRunner(list(times)), seed=seed).reports
 
     assert reports(7) == reports(7)
+
+
+def test_where_memory_holds_few_sessions_candidates_are_decided_in_turns() -> None:
+    runner = ScriptedRunner([1000, 900, 800, 700, 600], space=1)
+    assert search(runner).winner == 4
+    opened = [
+        index for number, index in enumerate(runner.validated) if index not in runner.validated[:number]
+    ]
+    assert opened == [0, 1, 2, 3, 4]
+    assert set(runner.released) == {1, 2, 3}

@@ -90,6 +90,21 @@ class ModelSource:
                         pass
         return digest.hexdigest()
 
+    def size_bytes(self) -> int:
+        """Returns the bytes of the model and of the files that hold its external data.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` where a file is missing or unreadable.
+        """
+        with self._open() as file:
+            size = _size(file)
+            model = _parse(file)
+        directory = Path(self.path).parent if self.path is not None else Path()
+        for location in external_locations(model) if model is not None else ():
+            with _opened(directory / location, location) as file:
+                size += _size(file)
+        return size
+
     def proto(self) -> onnx.ModelProto | None:
         """Returns the parsed model without its external data; ``None`` where it is not ONNX protobuf.
 

@@ -1,4 +1,4 @@
-"""Owns one request to a session in the form a trial can repeat: live inputs, wanted outputs, how it is called.
+"""Owns one request to a session in a form that a trial can repeat: live inputs, wanted outputs, the way in.
 
 Holds the caller's arrays only to read them; whoever runs a trial works on copies.
 """

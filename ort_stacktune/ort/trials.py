@@ -58,6 +58,7 @@ class SessionTrials:
         live_run: ``run`` of the session that serves the reference; a clone that does not reproduce its
             outputs is no stand-in for it.
         timing: Clock asked for.
+        room: How many candidates may be open at one time.
     """
 
     def __init__(
@@ -71,6 +72,7 @@ class SessionTrials:
         probes: Sequence[Feeds] = (),
         live_run: Callable[..., Any] | None = None,
         timing: Timing = Timing.END_TO_END,
+        room: int = 1,
     ) -> None:
         self._recipes = recipes
         self._reference = reference
@@ -80,6 +82,7 @@ class SessionTrials:
         self._probes = probes
         self._live_run = live_run
         self._timing = timing
+        self._room = room
         self._callers: dict[tuple[int, bool], _Caller] = {}
         self._as_served = False
         self._expected: list[tuple[Feeds, Outputs | None]] = []
@@ -135,6 +138,10 @@ class SessionTrials:
         if as_served is not self._as_served:
             self._as_served = as_served
             self._last = None
+
+    def room(self) -> int:
+        """Returns how many sessions of this model fit into half of the memory that is left."""
+        return self._room
 
     def release(self, candidate: int) -> None:
         """Closes a candidate's session."""
