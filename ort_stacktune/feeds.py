@@ -130,12 +130,14 @@ class _Gaps:
     """Gathers what is missing, to be said in one sentence."""
 
     def __init__(self) -> None:
-        self._problems: list[str] = []
-        self._remedies: dict[str, None] = {}
+        self._problems: dict[str, list[str]] = {}
+        self._options: dict[str, None] = {}
+        self._shapes: list[str] = []
 
     def rank(self, fact: InputFact) -> None:
-        self._problems.append(f"input {fact.name!r} is of undeclared rank")
-        self._remedies[f"--shape {fact.name}=SIZExSIZE..."] = None
+        """Takes an input whose number of dimensions is unknown."""
+        self._add(fact, "is of undeclared rank")
+        self._shapes.append(f"--shape {fact.name}=?x?...")
 
     def dims(self, fact: InputFact, dims: Dims) -> None:
         """Takes the dimensions of an input, of which those that are no size are missing."""
@@ -150,22 +152,28 @@ class _Gaps:
             text = f"the free {noun} {_listed(parts)}"
         else:
             text = f"{'an ' if noun == 'dimension' else ''}unnamed free {noun} {where}"
-        self._problems.append(f"input {fact.name!r} has {text}")
+        self._add(fact, f"has {text}")
         if unnamed:
-            self._remedies[f"--shape {fact.name}={shape_text(dims)}"] = None
+            self._shapes.append(f"--shape {fact.name}={shape_text(dims)}")
         else:
-            self._remedies.update(dict.fromkeys(f"--dim {name}=SIZE" for name in named))
+            self._options.update(dict.fromkeys(f"--dim {name}=SIZE" for name in named))
 
     def value(self, fact: InputFact) -> None:
-        self._problems.append(f"input {fact.name!r} takes {_dtype(fact).name} values, which can't be guessed")
-        self._remedies[f"--fill {fact.name}=VALUE"] = None
+        """Takes an input whose values mean something."""
+        self._add(fact, f"takes {_dtype(fact).name} values, which can't be guessed")
+        self._options[f"--fill {fact.name}=VALUE"] = None
 
     def raise_if_any(self) -> None:
+        """Raises the failure that names all of it, if there is anything."""
         if not self._problems:
             return
-        remedies = " ".join(self._remedies)
-        hint = " with a size for each ?" if "?" in remedies else ""
-        raise invalid(f"{'; '.join(self._problems)}: pass {remedies}{hint}, or --inputs FILE.npz")
+        problems = "; ".join(f"input {name!r} {' and '.join(told)}" for name, told in self._problems.items())
+        remedies = " ".join([*self._options, *self._shapes])
+        hint = " (a size for each ?)" if self._shapes else ""
+        raise invalid(f"{problems}: pass {remedies}{hint}, or --inputs FILE.npz")
+
+    def _add(self, fact: InputFact, problem: str) -> None:
+        self._problems.setdefault(fact.name, []).append(problem)
 
 
 def _check_names(inputs: Sequence[InputFact], request: FeedRequest, overridable: Sequence[InputFact]) -> None:

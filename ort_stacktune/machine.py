@@ -11,6 +11,7 @@ import os
 import platform
 import re
 import subprocess
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -224,3 +225,49 @@ def sessions_that_fit(model_bytes: int, *, root: Path = Path("/")) -> int:
     if left is None:
         return 1
     return max(1, min(64, left // 2 // max(1, 2 * model_bytes)))
+
+
+class MemoryWatch:
+    """Watches how much memory this process takes on while a block runs, where the system tells.
+
+    Other threads' memory counts too, so it is an upper estimate of what the block itself took.
+    """
+
+    _EVERY_S = 0.002
+
+    def __init__(self) -> None:
+        self.most_added_bytes: int | None = None
+        self._before = 0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> MemoryWatch:
+        before = resident_bytes()
+        if before is not None:
+            self._before = before
+            self.most_added_bytes = 0
+            self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._done.set()
+        if self._thread.is_alive():
+            self._thread.join()
+        self._look()
+
+    def _watch(self) -> None:
+        while not self._done.wait(self._EVERY_S):
+            self._look()
+
+    def _look(self) -> None:
+        now = resident_bytes()
+        if now is not None and self.most_added_bytes is not None:
+            self.most_added_bytes = max(self.most_added_bytes, now - self._before)
+
+
+def resident_bytes() -> int | None:
+    """Returns the memory this process holds, in bytes; ``None`` where the system doesn't tell."""
+    words = (read_text(Path("/proc/self/statm")) or "").split()
+    if len(words) < 2 or not words[1].isdecimal():
+        return None
+    return int(words[1]) * os.sysconf("SC_PAGESIZE")

@@ -6,7 +6,9 @@ Must never do I/O: a policy is checked before anything runs.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from ort_stacktune.failures import invalid
 from ort_stacktune.identity import fields
@@ -37,6 +39,9 @@ class StackPolicy:
         ttl_s: Seconds a record stays fresh; one dated in the future is expired.
         regression_pairs: Window of :meth:`StackTuner.record_comparison`, odd, 3 to 101.
         regression_ratio: Median of that window above which a choice is taken back, above 1.
+        expected_calls: Calls of one signature that a session will serve, 1 or more; a winner that does not
+            repay its first costs within them is refused. ``None`` leaves first costs out of the verdict.
+        concurrency: Callers at one time, 1 to 256; a timing is the completed work of all of them.
     """
 
     mode: Mode = Mode.EXPLORE
@@ -58,6 +63,20 @@ class StackPolicy:
     ttl_s: float = 604800.0
     regression_pairs: int = 7
     regression_ratio: float = 1.15
+    expected_calls: int | None = None
+    concurrency: int = 1
+
+    @classmethod
+    def quick(cls, **changes: Any) -> StackPolicy:
+        """Returns a policy that spends seconds: fewer pairs and candidates, the same guarantee."""
+        effort = {"warmups": 1, "samples": 5, "max_samples": 21, "repeats": 2, "max_candidates": 6}
+        return cls(**{**effort, "budget_s": 8.0, **changes})
+
+    @classmethod
+    def thorough(cls, **changes: Any) -> StackPolicy:
+        """Returns a policy that spends minutes: gains just above ``min_speedup`` are found as well."""
+        effort = {"warmups": 5, "samples": 21, "max_samples": 301, "repeats": 5, "max_candidates": 64}
+        return cls(**{**effort, "budget_s": 600.0, **changes})
 
     def validate(self) -> None:
         """Checks every field.
@@ -89,6 +108,9 @@ class StackPolicy:
         _real("ttl_s", self.ttl_s, above=0.0)
         _odd("regression_pairs", self.regression_pairs, 3, 101)
         _real("regression_ratio", self.regression_ratio, above=1.0)
+        if self.expected_calls is not None:
+            _whole("expected_calls", self.expected_calls, 1)
+        _whole("concurrency", self.concurrency, 1, 256)
 
     def accuracy_key(self) -> str:
         """Returns what decides whether a stored choice answers the same question.
@@ -107,7 +129,30 @@ class StackPolicy:
                 _exact(self.min_speedup),
                 _exact(self.max_relative_mad),
                 _exact(self.confidence),
+                "" if self.expected_calls is None else str(self.expected_calls),
+                str(self.concurrency),
             )
+        )
+
+    def effort(self) -> dict[str, float]:
+        """Returns how hard a search under this policy tries; effort is an order, not part of an identity."""
+        return {
+            "samples": float(self.samples),
+            "max_samples": float(self.max_samples),
+            "repeats": float(self.repeats),
+            "max_candidates": float(self.max_candidates),
+            "budget_s": float(self.budget_s),
+        }
+
+    def is_met_by(self, effort: Mapping[str, float], budget_exhausted: bool) -> bool:
+        """Whether a search of a given effort answers a request under this policy.
+
+        A more patient answer satisfies a quicker request. The budget counts only where it ended the search.
+        """
+        return all(
+            effort.get(label, 0.0) >= wanted
+            for label, wanted in self.effort().items()
+            if label != "budget_s" or budget_exhausted
         )
 
 

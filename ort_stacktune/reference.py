@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from ort_stacktune.failures import invalid
+from ort_stacktune.ort.callers import Feeds
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe, recipe_of_options
-from ort_stacktune.ort.trials import Feeds
 from ort_stacktune.serving import Lane, ModelIdentity
 from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import Scope

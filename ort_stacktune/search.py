@@ -13,9 +13,11 @@ both spreads takes no more pairs, unless the leader does not last.
 
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 
 from ort_stacktune.failures import FailureKind, TuneFailure
 from ort_stacktune.policy import Candidate, StackPolicy
@@ -27,7 +29,7 @@ from ort_stacktune.statistics import (
     paired_score,
     ratio_and_spread,
 )
-from ort_stacktune.vocabulary import CandidateReport, TrialLifecycle, TrialRunner, Validation
+from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
 
 # Slower than this in every pair so far, after one, two and three of them: no need for more.
 _PLAIN_LOSER = (1.5, 1.25, 1.1)
@@ -48,6 +50,7 @@ class Outcome:
         selected_ns: Median time of the winner.
         budget_exhausted: Whether the budget ended the search early.
         reports: One for each candidate, in order.
+        phases_ns: Phase -> its duration in ns.
     """
 
     winner: int
@@ -57,6 +60,7 @@ class Outcome:
     selected_ns: int
     budget_exhausted: bool
     reports: tuple[CandidateReport, ...]
+    phases_ns: Mapping[str, int]
 
 
 @dataclass(slots=True)
@@ -72,6 +76,7 @@ class _Contender:
     note: str = ""
     rejection: FailureKind | None = None
     trailing: bool = False
+    undecided: bool = False
 
     def score(self) -> float:
         ratios = pair_ratios(self.pairs)
@@ -126,6 +131,8 @@ class Search:
         self._left_out: dict[int, tuple[str, FailureKind | None]] = {}
         self._contenders: dict[int, _Contender] = {}
         self._facts: dict[int, Mapping[str, str]] = {}
+        self._costs: dict[int, FirstCosts] = {}
+        self._phases_ns: dict[str, int] = {}
         self._exhausted = False
 
     def run(self) -> Outcome:
@@ -136,11 +143,21 @@ class Search:
                 kind where the reference failed; ``DEVICE`` where a candidate left completion unknown.
         """
         self._deadline_ns = self._clock_ns() + int(self._policy.budget_s * 1e9)
-        self._examine_reference()
-        self._open_trials()
-        self._play_rounds()
-        winner = self._pick_winner()
+        with self._phase("reference"):
+            self._examine_reference()
+        with self._phase("opening"):
+            self._open_trials()
+        with self._phase("rounds"):
+            self._play_rounds()
+        with self._phase("confirmation"):
+            winner = self._pick_winner()
         return self._outcome(winner)
+
+    @contextmanager
+    def _phase(self, name: str) -> Iterator[None]:
+        started_ns = self._clock_ns()
+        yield
+        self._phases_ns[name] = self._clock_ns() - started_ns
 
     def _examine_reference(self) -> None:
         with _blaming_the_reference():
@@ -302,6 +319,7 @@ class Search:
             return
         if contender.verdict is Verdict.OPEN:
             contender.verdict = Verdict.NOT_FASTER
+            contender.undecided = True
             contender.note = f"undecided after {test.pairs} pairs: the budget was spent"
         elif test.least_pairs > policy.max_samples:
             contender.note = (
@@ -335,11 +353,30 @@ class Search:
         self._attempt(contender, self._play_confirming_pairs)
         if contender.rejection is None:
             failing = self._failing_limit(contender.confirming)
-            if failing is None:
+            if failing is not None:
+                contender.note = f"not confirmed on fresh pairs: {failing}"
+            elif (unpaid := self._unpaid_costs(contender)) is not None:
+                contender.note = unpaid
+            else:
                 return True
             contender.verdict = Verdict.NOT_FASTER
-            contender.note = f"not confirmed on fresh pairs: {failing}"
         return False
+
+    def _break_even(self, contender: _Contender) -> int | None:
+        """Returns the calls after which a candidate has repaid its making and its slower first run."""
+        costs = self._costs.get(contender.index)
+        if costs is None or costs.create_ns is None or costs.first_run_ns is None:
+            return None
+        reference_ns = _middle([pair[0] for pair in contender.confirming])
+        steady_ns = _middle([pair[1] for pair in contender.confirming])
+        extra_ns = costs.create_ns + max(0, costs.first_run_ns - steady_ns)
+        return math.ceil(extra_ns / max(1, reference_ns - steady_ns))
+
+    def _unpaid_costs(self, contender: _Contender) -> str | None:
+        expected, needed = self._policy.expected_calls, self._break_even(contender)
+        if expected is None or needed is None or needed <= expected:
+            return None
+        return f"repays its first costs after {needed} calls, more than expected_calls {expected}"
 
     def _play_confirming_pairs(self, contender: _Contender) -> None:
         for _ in range(self._policy.samples):
@@ -415,6 +452,7 @@ class Search:
     def _note_facts(self, index: int) -> None:
         if self._lifecycle is not None:
             self._facts[index] = self._lifecycle.facts(index)
+            self._costs[index] = self._lifecycle.costs(index)
 
     def _out_of_time(self) -> bool:
         if self._clock_ns() >= self._deadline_ns:
@@ -429,7 +467,10 @@ class Search:
             ratio = ratio_and_spread(pair_ratios(winner.confirming) or [1.0])[0]
             reference_ns = _middle([pair[0] for pair in winner.confirming])
             selected_ns = _middle([pair[1] for pair in winner.confirming])
-            winner.note = f"selected: {1 / ratio:.2f}x, confirmed on {len(winner.confirming)} fresh pairs"
+            repaid = self._break_even(winner)
+            winner.note = f"{1 / ratio:.2f}x faster, confirmed on {len(winner.confirming)} fresh pairs" + (
+                "" if repaid is None else f"; repays its first costs after {repaid} calls"
+            )
         return Outcome(
             winner=self._reference if winner is None else winner.index,
             verified=self._reference_verified if winner is None else winner.verified,
@@ -438,42 +479,62 @@ class Search:
             selected_ns=selected_ns,
             budget_exhausted=self._exhausted,
             reports=tuple(self._report(index, winner) for index in range(len(self._candidates))),
+            phases_ns=self._phases_ns,
         )
 
     def _report(self, index: int, winner: _Contender | None) -> CandidateReport:
         name = self._candidates[index].name
+        if index in self._left_out:
+            note, kind = self._left_out[index]
+            return CandidateReport(name, note=note, rejection=kind, verdict="not tried")
         if index == self._reference:
-            note = "reference" if winner is not None else "reference, kept: no candidate passed"
-            return CandidateReport(
+            report = CandidateReport(
                 name,
                 samples=len(self._reference_times),
                 ratio=1.0,
                 verified=self._reference_verified,
-                note=note,
+                note="" if winner is not None else "kept: no candidate passed",
                 median_ns=_middle(self._reference_times),
-                facts=self._facts.get(index, {}),
+                verdict="reference",
             )
-        if index in self._left_out:
-            note, kind = self._left_out[index]
-            return CandidateReport(name, note=note, rejection=kind)
-        contender = self._contenders[index]
+        else:
+            report = self._report_of(self._contenders[index], winner)
+        costs = self._costs.get(index, FirstCosts())
+        return replace(
+            report,
+            facts=self._facts.get(index, {}),
+            create_ns=costs.create_ns,
+            first_run_ns=costs.first_run_ns,
+            switch_ns=costs.switch_ns,
+            peak_bytes=costs.peak_bytes,
+        )
+
+    def _report_of(self, contender: _Contender, winner: _Contender | None) -> CandidateReport:
         pairs = contender.confirming if contender is winner else contender.pairs
         ratios = pair_ratios(pairs) if pairs else None
         ratio, spread = ratio_and_spread(ratios) if ratios else (None, None)
         return CandidateReport(
-            name,
+            self._candidates[contender.index].name,
             samples=len(contender.pairs) + len(contender.confirming),
             ratio=ratio,
             relative_mad=spread,
             verified=contender.verified,
             note=contender.note,
             rejection=contender.rejection,
-            interval=median_interval(
-                pair_ratios(contender.pairs + contender.confirming) or [], _INTERVAL_CONFIDENCE
-            ),
+            interval=median_interval(ratios or [], _INTERVAL_CONFIDENCE),
             median_ns=_middle([pair[1] for pair in pairs]) if pairs else None,
-            facts=self._facts.get(index, {}),
+            verdict=_verdict_in_words(contender, winner),
         )
+
+
+def _verdict_in_words(contender: _Contender, winner: _Contender | None) -> str:
+    if contender is winner:
+        return "selected"
+    if contender.rejection is not None:
+        return "rejected"
+    if contender.verdict is Verdict.FASTER:
+        return "passed"
+    return "undecided" if contender.undecided else "not faster"
 
 
 class _ReferenceFailed(TuneFailure):

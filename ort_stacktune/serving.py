@@ -19,13 +19,14 @@ from ort_stacktune.environment import runtime_environment
 from ort_stacktune.failures import FailureKind, TuneFailure, invalid
 from ort_stacktune.identity import fields
 from ort_stacktune.machine import sessions_that_fit, usable_cores
+from ort_stacktune.ort.callers import Feeds
 from ort_stacktune.ort.graph import GraphFacts
 from ort_stacktune.ort.loader import onnxruntime
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe, variant
 from ort_stacktune.ort.request import Request, RunSettings
 from ort_stacktune.ort.sessions import make_session
-from ort_stacktune.ort.trials import Feeds, SessionTrials
+from ort_stacktune.ort.trials import SessionTrials
 from ort_stacktune.policy import Candidate
 from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import (
@@ -181,7 +182,7 @@ class Lane:
         """
         if (reason := self._untunable(request)) is not None:
             return Choice(good_for_s=_FAULT_S, reason=reason)
-        plan = self._plan(request)
+        plan = self._plan(tuner, request)
         workload = plan.problem.workload
         with self._lock:
             retry_at = self._faults.get(workload)
@@ -205,13 +206,13 @@ class Lane:
         """Returns who serves a request by a choice in memory, or ``None``; never searches."""
         if self._untunable(request) is not None:
             return None
-        plan = self._plan(request)
+        plan = self._plan(tuner, request)
         decision = tuner.peek(plan.problem, plan.candidates, 0)
         return None if decision is None else self._choice(tuner, plan, decision)
 
     def report(self, tuner: StackTuner, request: Request) -> TuneReport | None:
         """Returns the evidence behind the choice for a request, or why there was none to make."""
-        plan = self._plan(request)
+        plan = self._plan(tuner, request)
         if (reason := self._untunable(request)) is not None:
             return refusal_report(reason, plan.problem, self.reference.name)
         decision = tuner.peek(plan.problem, plan.candidates, 0)
@@ -294,6 +295,8 @@ class Lane:
             live_run=self._live_run,
             timing=tuner.policy.timing,
             room=sessions_that_fit(self.model.size_bytes),
+            concurrency=tuner.policy.concurrency,
+            dims={fact.name: fact.dims or () for fact in self.model.facts.inputs} if self.model.facts else {},
         )
 
     def _subscribe(self, tuner: StackTuner) -> None:
@@ -334,7 +337,7 @@ class Lane:
             f" {_MAX_STEERED_VALUES} times for these shapes"
         )
 
-    def _plan(self, request: Request) -> _Plan:
+    def _plan(self, tuner: StackTuner, request: Request) -> _Plan:
         workload = (
             request.signature(self.steering).text()
             if self._workload is None
@@ -342,9 +345,11 @@ class Lane:
         )
         if not isinstance(workload, str) or not workload:
             raise invalid(f"workload() returned {workload!r}; expected nonempty text, the exact signature")
-        # A caller's options object can't be copied, so a recipe's run config can't be added to it.
+        # A caller's options object can't be copied, so a recipe's run config can't be added to it; and an IO
+        # binding belongs to one session, so a pool can't serve it.
         own_options = request.settings.given
-        slot = f"{own_options} {workload}"
+        callers = tuner.policy.concurrency
+        slot = f"{own_options} {callers} {workload}"
         with self._lock:
             plan = self._plans.get(slot)
         if plan is not None:
@@ -352,8 +357,10 @@ class Lane:
         recipes = (
             self.reference,
             *(
-                variant(recipe, recipe.name, eligible=False) if recipe.run_config and own_options else recipe
-                for recipe in self._recipes(request)
+                variant(recipe, recipe.name, eligible=False)
+                if (recipe.run_config and own_options) or (recipe.instances > 1 and request.bound)
+                else recipe
+                for recipe in self._recipes(request, callers)
             ),
         )
         # Only what takes part decides: a device that nobody uses must not void a choice, nor its driver's
@@ -376,7 +383,7 @@ class Lane:
         with self._lock:
             return _remember(self._plans, slot, plan)
 
-    def _recipes(self, request: Request) -> tuple[SessionRecipe, ...]:
+    def _recipes(self, request: Request, callers: int) -> tuple[SessionRecipe, ...]:
         if self._candidates is not None:
             return self._candidates
         shapes = {name: array.shape for name, array in request.feeds.items()}
@@ -392,6 +399,7 @@ class Lane:
                 bool(self.model.facts and _CONTROL_FLOW & set(self.model.facts.op_types)),
                 usable_cores().count,
                 tuple(onnxruntime().get_available_providers()),
+                callers if sessions_that_fit(self.model.size_bytes) >= 2 * callers else 1,
             )
         )
 

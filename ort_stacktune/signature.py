@@ -5,7 +5,7 @@ Pure. Shapes are never bucketed or rounded, and a value that steers the computat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -144,3 +144,23 @@ def _float_draw(live: Array, amplitude: float, rng: np.random.Generator) -> Arra
     with np.errstate(over="ignore"):
         drawn: Array = (values * amplitude).astype(live.dtype).reshape(live.shape)
     return drawn
+
+
+def feeds_of_other_shapes(
+    feeds: Mapping[str, Array], dims: Mapping[str, Sequence[int | str | None]]
+) -> Iterator[dict[str, Array]]:
+    """Yields feeds that differ from the live ones in one open dimension, twice as long, the last one first.
+
+    Args:
+        feeds: Live inputs.
+        dims: Declared dimensions of each input. A name stands for the same size wherever it occurs.
+    """
+    names = [dim for declared in dims.values() for dim in declared if isinstance(dim, str)]
+    for name in reversed(dict.fromkeys(names)):
+        changed = dict(feeds)
+        for label, live in feeds.items():
+            for axis, dim in enumerate(dims.get(label, ())):
+                if dim == name and axis < live.ndim and live.shape[axis] > 0:
+                    changed[label] = np.concatenate([changed[label], changed[label]], axis)
+        if any(changed[label].shape != live.shape for label, live in feeds.items()):
+            yield changed

@@ -15,7 +15,7 @@ import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from ort_stacktune.failures import FailureKind, TuneFailure, invalid
@@ -377,6 +377,11 @@ class StackTuner:
         record = self._store.get(question.key)
         if record is None or not self._fresh(record, self._wall_clock_s()):
             return None
+        # Where nothing may be measured, an answer of less effort is still one with the same guarantee.
+        if self._policy.mode is Mode.EXPLORE and not self._policy.is_met_by(
+            record.effort, record.report.budget_exhausted
+        ):
+            return None
         with self._lock:
             state = self._states.get(question.key)
             acceptable = self._acceptable(question, record, state)
@@ -426,13 +431,15 @@ class StackTuner:
         if self._policy.mode is Mode.CACHE_ONLY:
             return question.serve_reference(DecisionSource.CACHE_MISS)
         started_ns = self._clock_ns()
+        with self._lock:
+            seed = self._coin.getrandbits(63)
         search = Search(
             question.candidates,
             question.reference,
             self._policy,
             runner,
             clock_ns=self._clock_ns,
-            coin=self._coin,
+            coin=random.Random(seed),
             banned=banned,
         )
         try:
@@ -441,7 +448,8 @@ class StackTuner:
             if failure.kind is not FailureKind.UNAVAILABLE:
                 raise
             return self._remember_unavailable(question, failure, self._clock_ns() - started_ns)
-        return self._remember_outcome(question, outcome, self._clock_ns() - started_ns)
+        elapsed_ns = self._clock_ns() - started_ns
+        return self._remember_outcome(question, outcome, elapsed_ns, seed)
 
     def _remember_unavailable(self, question: Question, failure: TuneFailure, elapsed_ns: int) -> Decision:
         reference = question.candidates[question.reference]
@@ -458,10 +466,14 @@ class StackTuner:
         self._tell_listeners(evicted)
         return question.serve_reference(DecisionSource.VALIDATION_UNAVAILABLE)
 
-    def _remember_outcome(self, question: Question, outcome: Outcome, elapsed_ns: int) -> Decision:
+    def _remember_outcome(self, question: Question, outcome: Outcome, elapsed_ns: int, seed: int) -> Decision:
         winner = question.candidates[outcome.winner]
         reference = question.candidates[question.reference]
-        report = question.report(winner.name, elapsed_ns, outcome.budget_exhausted, outcome.reports)
+        report = replace(
+            question.report(winner.name, elapsed_ns, outcome.budget_exhausted, outcome.reports),
+            seed=seed,
+            phases_ns=outcome.phases_ns,
+        )
         record = Record(
             key=question.key,
             scope=question.problem.scope,
@@ -475,12 +487,7 @@ class StackTuner:
             ratio=outcome.ratio,
             verified=outcome.verified,
             report=report,
-            effort={
-                "samples": float(self._policy.samples),
-                "max_samples": float(self._policy.max_samples),
-                "repeats": float(self._policy.repeats),
-                "budget_s": float(self._policy.budget_s),
-            },
+            effort=self._policy.effort(),
         )
         self._publish(question.key, record)
         with self._lock:

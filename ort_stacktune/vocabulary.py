@@ -159,6 +159,12 @@ class CandidateReport:
         interval: Confidence interval of ``ratio``, low and high.
         median_ns: Its own median time of one completed run, for orientation only: the ratio decides.
         facts: What the runner knows beside time, such as the share of nodes on each execution provider.
+        verdict: The verdict in a word or two: ``selected``, ``reference``, ``passed``, ``not faster``,
+            ``undecided``, ``rejected``, ``not tried``.
+        create_ns: What making its session cost.
+        first_run_ns: What its first run cost.
+        switch_ns: What a run costs after one of another shape; ``None`` where no other shape is known.
+        peak_bytes: Most memory that making it and its first run added to this process.
     """
 
     name: str
@@ -171,6 +177,11 @@ class CandidateReport:
     interval: tuple[float, float] | None = None
     median_ns: int | None = None
     facts: Mapping[str, str] = field(default_factory=dict)
+    verdict: str = ""
+    create_ns: int | None = None
+    first_run_ns: int | None = None
+    switch_ns: int | None = None
+    peak_bytes: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +197,8 @@ class TuneReport:
         elapsed_ns: Duration of the search.
         budget_exhausted: Whether the budget ended it before every candidate had a verdict.
         candidates: One report for each candidate, the reference's included.
+        seed: Seed of the coin that decided the order within pairs.
+        phases_ns: Phase of the search -> its duration in ns.
     """
 
     operation: str
@@ -196,6 +209,8 @@ class TuneReport:
     elapsed_ns: int
     budget_exhausted: bool
     candidates: tuple[CandidateReport, ...]
+    seed: int = 0
+    phases_ns: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,6 +241,23 @@ class RuntimeEnvironment:
     fingerprint: str
     persistent: bool
     execution_context: str
+
+
+@dataclass(frozen=True, slots=True)
+class FirstCosts:
+    """What a candidate costs before it is steady; each ``None`` where it is not known.
+
+    Attributes:
+        create_ns: Making its session.
+        first_run_ns: Its first run.
+        switch_ns: A run after one of another shape.
+        peak_bytes: Most memory that making it and its first run added to this process.
+    """
+
+    create_ns: int | None = None
+    first_run_ns: int | None = None
+    switch_ns: int | None = None
+    peak_bytes: int | None = None
 
 
 class TrialRunner(Protocol):
@@ -273,4 +305,8 @@ class TrialLifecycle(Protocol):
 
     def facts(self, candidate: int) -> Mapping[str, str]:
         """Returns what is known of a candidate beside its time, as short label and text."""
+        ...
+
+    def costs(self, candidate: int) -> FirstCosts:
+        """Returns what a candidate costs before it is steady."""
         ...

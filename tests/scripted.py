@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count
 
 from ort_stacktune import Candidate, Problem, Scope, TuneFailure, Validation
-from ort_stacktune.vocabulary import Tolerance
+from ort_stacktune.vocabulary import FirstCosts, Tolerance
 
 
 @dataclass
@@ -47,6 +47,7 @@ class ScriptedRunner:
     released: list[int] = field(default_factory=list)
     during: Callable[[], None] = lambda: None
     space: int = 1000
+    first_costs: dict[int, FirstCosts] = field(default_factory=dict)
 
     def validate(self, reference: int, candidate: int, tolerance: Tolerance) -> Validation:
         self.validated.append(candidate)
@@ -76,6 +77,9 @@ class ScriptedRunner:
 
     def facts(self, candidate: int) -> dict[str, str]:
         return {}
+
+    def costs(self, candidate: int) -> FirstCosts:
+        return self.first_costs.get(candidate, FirstCosts())
 
 
 def noisy(centre_ns: int, spread: float, seed: int) -> Callable[[], int]:

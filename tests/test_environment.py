@@ -76,7 +76,8 @@ def elsewhere(code: str, **variables: str) -> Any:
         [
             sys.executable,
             "-c",
-            f"from ort_stacktune.environment import *; from ort_stacktune.machine import usable_cores; import json, os\n{code}",
+            "from ort_stacktune.environment import *; from ort_stacktune.machine import usable_cores\n"
+            f"import json, os\n{code}",
         ],
         cwd=ROOT,
         env={**os.environ, **variables},

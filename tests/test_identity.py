@@ -62,6 +62,8 @@ def _key(**changes: object) -> str:
         {"policy": StackPolicy(workspace_limit=1)},
         {"policy": StackPolicy(max_relative_mad=0.2)},
         {"policy": StackPolicy(confidence=0.9)},
+        {"policy": StackPolicy(expected_calls=10)},
+        {"policy": StackPolicy(concurrency=2)},
     ],
     ids=str,
 )
@@ -78,6 +80,8 @@ def test_everything_that_shapes_the_answer_is_in_the_key(changes: dict[str, obje
         StackPolicy(repeats=5),
         StackPolicy(budget_s=1.0),
         StackPolicy(warmups=9),
+        StackPolicy.quick(),
+        StackPolicy.thorough(),
         StackPolicy(min_speedup=1.05),
     ],
     ids=str,

@@ -53,6 +53,10 @@ def test_the_defaults_are_a_valid_policy() -> None:
         ("regression_pairs", 2),
         ("regression_pairs", 103),
         ("regression_ratio", 1.0),
+        ("expected_calls", 0),
+        ("expected_calls", 1.5),
+        ("concurrency", 0),
+        ("concurrency", 257),
     ],
 )
 def test_a_field_out_of_its_range_is_named_before_anything_runs(field: str, value: object) -> None:
@@ -61,6 +65,32 @@ def test_a_field_out_of_its_range_is_named_before_anything_runs(field: str, valu
         policy.validate()
     with raising(FailureKind.INVALID_INPUT, field):
         StackTuner(policy)
+
+
+def test_quick_and_thorough_are_valid_and_take_changes() -> None:
+    for make in (StackPolicy.quick, StackPolicy.thorough):
+        make().validate()
+        assert make(min_speedup=1.2).min_speedup == 1.2
+        assert make(budget_s=3.0).budget_s == 3.0
+
+
+def test_effort_is_an_order_and_a_more_patient_answer_satisfies_a_quicker_request() -> None:
+    quick, default, thorough = StackPolicy.quick(), StackPolicy(), StackPolicy.thorough()
+    for asked, given, satisfied in (
+        (quick, default, True),
+        (quick, thorough, True),
+        (default, thorough, True),
+        (default, default, True),
+        (default, quick, False),
+        (thorough, default, False),
+    ):
+        assert asked.is_met_by(given.effort(), budget_exhausted=False) is satisfied
+
+
+def test_a_budget_counts_only_where_it_ended_the_search() -> None:
+    asked, given = StackPolicy(budget_s=30.0), StackPolicy(budget_s=5.0)
+    assert asked.is_met_by(given.effort(), budget_exhausted=False)
+    assert not asked.is_met_by(given.effort(), budget_exhausted=True)
 
 
 def test_an_unknown_workspace_does_not_fit_an_enabled_limit() -> None:

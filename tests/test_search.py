@@ -7,6 +7,7 @@ from scripted import Clock, ScriptedRunner, candidates, noisy, raising
 
 from ort_stacktune import Candidate, FailureKind, StackPolicy, TuneFailure, Validation
 from ort_stacktune.search import Outcome, Search
+from ort_stacktune.vocabulary import FirstCosts
 
 
 def search(
@@ -252,3 +253,35 @@ def test_where_memory_holds_few_sessions_candidates_are_decided_in_turns() -> No
     ]
     assert opened == [0, 1, 2, 3, 4]
     assert set(runner.released) == {1, 2, 3}
+
+
+def _costly(create_ns: int, policy: StackPolicy) -> Outcome:
+    costs = {1: FirstCosts(create_ns=create_ns, first_run_ns=500)}
+    return search(ScriptedRunner([1000, 500], first_costs=costs), policy)
+
+
+def test_a_winner_that_does_not_repay_its_first_costs_within_the_expected_calls_is_refused() -> None:
+    kept = _costly(500_000, StackPolicy(expected_calls=1000))
+    assert kept.winner == 1
+    assert "repays its first costs after 1000 calls" in kept.reports[1].note
+    refused = _costly(500_000, StackPolicy(expected_calls=999))
+    assert refused.winner == 0
+    assert "after 1000 calls, more than expected_calls 999" in refused.reports[1].note
+
+
+def test_first_costs_are_reported_and_leave_the_verdict_alone_unless_asked() -> None:
+    outcome = _costly(10**15, StackPolicy())
+    assert outcome.winner == 1
+    assert (outcome.reports[1].create_ns, outcome.reports[1].first_run_ns) == (10**15, 500)
+
+
+def test_every_candidate_has_a_verdict_and_the_search_tells_its_phases() -> None:
+    clock = Clock()
+    wrong: dict[int, BaseException] = {4: TuneFailure(FailureKind.REJECTED, "wrong")}
+    runner = ScriptedRunner([1000, 500, 700, 2000, 1, 1], failures=wrong, clock=clock)
+    outcome = search(runner, clock=clock, banned={5: "banned"})
+    verdicts = [report.verdict for report in outcome.reports]
+    assert verdicts[:2] == ["reference", "selected"]
+    assert verdicts[3:] == ["not faster", "rejected", "not tried"]
+    assert list(outcome.phases_ns) == ["reference", "opening", "rounds", "confirmation"]
+    assert sum(outcome.phases_ns.values()) == clock.now_ns

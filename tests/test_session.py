@@ -502,7 +502,7 @@ def test_run_options_with_a_terminate_flag_end_the_run_and_ban_nobody(tmp_path: 
 
 
 def test_other_providers_make_another_reference(tmp_path: Path) -> None:
-    tuned, raw, tuner = tuned_pair(tmp_path, graphs.mlp())
+    tuned, raw, _ = tuned_pair(tmp_path, graphs.mlp())
     feed = {"x": floats(1, 16)}
     tuned.tune(feed)
     tuned.set_providers(CPU)

@@ -59,11 +59,21 @@ def a_record(key: str = KEY, **changes: Any) -> Record:
                 interval=(0.29, 0.31),
                 median_ns=301_000,
                 facts={"CPUExecutionProvider": "100 % of the nodes"},
+                verdict="selected",
+                create_ns=81_000_000,
+                first_run_ns=2_400_000,
+                switch_ns=310_000,
+                peak_bytes=17 * 2**20,
             ),
             CandidateReport(
-                "fp16", note="größte Abweichung 0.5\nim Ausgang „y“", rejection=FailureKind.REJECTED
+                "fp16",
+                verdict="rejected",
+                note="größte Abweichung 0.5\nim Ausgang „y“",
+                rejection=FailureKind.REJECTED,
             ),
         ),
+        seed=2**63 - 1,
+        phases_ns={"reference": 34_567_890, "rounds": 1_200_000_000},
     )
     values: dict[str, Any] = {
         "key": key,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable
 from dataclasses import replace
@@ -398,6 +399,32 @@ def test_a_search_that_ran_out_of_time_and_found_nothing_is_no_answer_for_the_ne
     ask(tuner, problem(), ScriptedRunner([10**9, 10**8], clock=clock))
     assert tuner.reports()[0].budget_exhausted
     assert not list(tmp_path.rglob("*.json"))
+
+
+def test_a_more_patient_record_satisfies_a_quicker_request_and_not_the_other_way_round(
+    tmp_path: Path,
+) -> None:
+    question = problem()
+    ask(StackTuner(StackPolicy.quick(), tmp_path), question)
+    assert ask(StackTuner(StackPolicy(), tmp_path), question).source is DecisionSource.TUNED
+    assert ask(StackTuner(StackPolicy.quick(), tmp_path), question).source is DecisionSource.DISK_CACHE
+
+
+def test_where_nothing_may_be_measured_a_record_of_less_effort_serves(tmp_path: Path) -> None:
+    question = problem()
+    ask(StackTuner(StackPolicy.quick(), tmp_path), question)
+    later = StackTuner(StackPolicy(mode=Mode.CACHE_ONLY), tmp_path)
+    assert ask(later, question).source is DecisionSource.DISK_CACHE
+
+
+def test_a_search_can_be_repeated_from_the_seed_in_its_report() -> None:
+    seeds = []
+    for _ in range(2):
+        tuner = StackTuner(coin=random.Random(5))
+        ask(tuner, problem())
+        seeds.append(tuner.reports()[0].seed)
+    assert seeds[0] == seeds[1]
+    assert set(tuner.reports()[0].phases_ns) == {"reference", "opening", "rounds", "confirmation"}
 
 
 def test_the_evidence_reaches_the_next_process_with_the_choice(tmp_path: Path) -> None:

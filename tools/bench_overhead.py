@@ -16,8 +16,6 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-
 import numpy as np
 import onnxruntime as ort
 
@@ -82,7 +80,8 @@ def measure(inputs: int, served_by: str, pairs: int, calls: int) -> list[Row]:
     feed = {meta.name: np.ones((1, 4), np.float32) for meta in raw.get_inputs()}
     tuned.run(None, feed)
     choice = tuned.decision(feed)
-    assert choice is not None and choice.name == served_by, choice
+    if choice is None or choice.name != served_by:
+        raise SystemExit(f"expected {served_by} to be selected, not {choice}")
     bound = [bind(session, feed) for session in (raw, tuned)]
     tuned.run_with_iobinding(bound[1])
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
@@ -159,7 +158,10 @@ def timed(call: Callable[[], object], calls: int) -> float:
 def print_table(rows: list[Row]) -> None:
     """Prints the rows for people."""
     print(f"ONNX Runtime {ort.__version__}; tuned / raw, median and quartiles of interleaved pairs\n")
-    print(f"{'call':<20}{'served by':<12}{'inputs':>6}{'ratio':>8}{'quartiles':>14}{'raw us':>9}{'tuned us':>10}")
+    print(
+        f"{'call':<20}{'served by':<12}{'inputs':>6}{'ratio':>8}"
+        f"{'quartiles':>14}{'raw us':>9}{'tuned us':>10}"
+    )
     for row in rows:
         print(
             f"{row.call:<20}{row.served_by:<12}{row.inputs:>6}{row.ratio:>8.3f}"

@@ -16,10 +16,8 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-
-ROOT = Path(__file__).resolve().parent.parent
-sys.path[:0] = [str(ROOT), str(ROOT / "tools")]
 
 import fetch_models
 import numpy as np
@@ -32,6 +30,7 @@ from ort_stacktune import DecisionSource, Mode, StackPolicy, StackTuner, TunedSe
 from ort_stacktune.report import decision_line, report_table
 from ort_stacktune.verify import compare
 
+ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "out" / "demo-cache"
 CPU = ["CPUExecutionProvider"]
 POLICY = StackPolicy(budget_s=30.0)
@@ -114,10 +113,7 @@ def serve(console: Console, models: dict[str, Path]) -> int:
         decision = tuned.tune(case.feed)
         names = [output.name for output in raw.get_outputs()]
         compare(raw.run(None, case.feed), tuned.run(None, case.feed), names, policy.tolerance)
-        low, middle, high = speedups(
-            lambda raw=raw, feed=case.feed: raw.run(None, feed),
-            lambda tuned=tuned, feed=case.feed: tuned.run(None, feed),
-        )
+        low, middle, high = speedups(partial(raw.run, None, case.feed), partial(tuned.run, None, case.feed))
         failed |= decision.source is not DecisionSource.DISK_CACHE
         table.add_row(
             case.title,

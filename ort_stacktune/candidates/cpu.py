@@ -12,6 +12,25 @@ from ort_stacktune.ort.recipes import SessionRecipe, variant
 _SPINNING = "session.intra_op.allow_spinning"
 
 
+def pools(reference: SessionRecipe, cores: int, callers: int) -> Iterator[SessionRecipe]:
+    """Yields candidates with a session for each caller.
+
+    Args:
+        reference: The reference's recipe.
+        cores: Cores this process may use.
+        callers: Callers at one time; nothing is yielded for one.
+    """
+    if callers < 2:
+        return
+    for threads in dict.fromkeys((max(1, cores // callers), 1)):
+        yield variant(
+            reference,
+            f"{callers}-sessions+threads-{threads}",
+            instances=callers,
+            session_options={"intra_op_num_threads": threads},
+        )
+
+
 def proposals(
     reference: SessionRecipe, shapes: Mapping[str, tuple[int, ...]], dynamic: bool, cores: int
 ) -> Iterator[SessionRecipe]:

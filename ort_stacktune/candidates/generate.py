@@ -26,6 +26,7 @@ class Situation:
         control_flow: Whether the graph branches or loops.
         cores: Cores this process may use, by affinity and quota.
         providers: Execution providers of this build.
+        callers: Callers at one time that there is memory for a session each.
     """
 
     reference: SessionRecipe
@@ -34,6 +35,7 @@ class Situation:
     control_flow: bool
     cores: int
     providers: tuple[str, ...]
+    callers: int = 1
 
 
 def generate(situation: Situation) -> tuple[SessionRecipe, ...]:
@@ -53,4 +55,5 @@ def _proposals(situation: Situation) -> Iterator[SessionRecipe]:
         yield from openvino.proposals(
             situation.reference, situation.shapes, situation.dynamic, situation.cores, situation.providers
         )
+    yield from cpu.pools(situation.reference, situation.cores, situation.callers)
     yield from cpu.proposals(situation.reference, situation.shapes, situation.dynamic, situation.cores)

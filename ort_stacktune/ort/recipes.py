@@ -6,6 +6,7 @@ and never as an options object. Must never make a session: that is :mod:`ort_sta
 
 from __future__ import annotations
 
+import operator
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -50,6 +51,8 @@ class SessionRecipe:
         custom_op_libraries: Paths of custom operator libraries, each registered once.
         shapes: Exact shape of every input, where the graph is to be fixed to them; such a recipe serves
             that signature only.
+        instances: Sessions that callers take in turns, 1 to 256. More than one serves ``run`` and
+            ``run_with_ort_values``, not IO bindings, which belong to one session.
         workspace_bytes: Workspace it needs; ``None`` where unknown.
         eligible: False keeps it in the manifest but out of the trials.
         revision: Digest of all of the above but the name.
@@ -67,9 +70,10 @@ class SessionRecipe:
     run_config: Mapping[str, str] = field(default_factory=dict)
     custom_op_libraries: Sequence[str] = ()
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    instances: int = 1
     workspace_bytes: int | None = None
     eligible: bool = True
-    revision: str = field(init=False, compare=False)
+    revision: str = field(init=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -81,20 +85,21 @@ class SessionRecipe:
         normal(
             self,
             "session_options",
-            {key: check_attribute(key, value) for key, value in sorted(self.session_options.items())},
-        )
-        normal(self, "config", {key: check_config(key, value) for key, value in sorted(self.config.items())})
-        normal(self, "run_config", {str(k): str(v) for k, v in sorted(self.run_config.items())})
-        normal(
-            self,
-            "custom_op_libraries",
-            tuple(_existing_file("custom operator library", path) for path in self.custom_op_libraries),
+            {
+                key: check_attribute(key, value)
+                for key, value in _entries("session_options", self.session_options)
+            },
         )
         normal(
-            self,
-            "shapes",
-            {name: tuple(int(size) for size in shape) for name, shape in sorted(self.shapes.items())},
+            self, "config", {key: check_config(key, value) for key, value in _entries("config", self.config)}
         )
+        normal(
+            self, "run_config", {key: str(value) for key, value in _entries("run_config", self.run_config)}
+        )
+        normal(self, "custom_op_libraries", _libraries(self.custom_op_libraries))
+        normal(self, "shapes", {name: _shape(name, sizes) for name, sizes in _entries("shapes", self.shapes)})
+        if not isinstance(self.eligible, bool):
+            raise invalid(f"eligible of recipe {self.name!r} is {self.eligible!r}; expected True or False")
         if self.workspace_bytes is not None and (
             isinstance(self.workspace_bytes, bool)
             or not isinstance(self.workspace_bytes, int)
@@ -126,6 +131,7 @@ class SessionRecipe:
             + len(self.config)
             + len(self.custom_op_libraries)
             + (1 if self.shapes else 0)
+            + (self.instances - 1)
         )
 
     @property
@@ -148,14 +154,25 @@ class SessionRecipe:
         return variant(self, self.name, providers=reference.providers)
 
     def _digest(self) -> str:
-        parts = [_SCHEMA, "" if self.model is None else ModelSource.of(self.model).digest()]
-        parts.append("inherited" if self.providers is None else "")
-        for name, options in self.provider_list:
-            parts.append(fields((name, *(fields(pair) for pair in sorted(options.items())))))
-        for mapping in (self.session_options, self.config, self.run_config):
-            parts.append(fields(fields((key, repr(value))) for key, value in mapping.items()))
-        parts.append(fields(workload_digest(Path(path).read_bytes()) for path in self.custom_op_libraries))
-        parts.append(fields(fields((name, *map(str, shape))) for name, shape in self.shapes.items()))
+        libraries = (workload_digest(Path(path).read_bytes()) for path in self.custom_op_libraries)
+        parts = [
+            _SCHEMA,
+            "" if self.model is None else ModelSource.of(self.model).digest(),
+            "inherited" if self.providers is None else "",
+            fields(
+                fields((name, *(fields(pair) for pair in sorted(options.items()))))
+                for name, options in self.provider_list
+            ),
+            *(
+                fields(fields((key, repr(value))) for key, value in mapping.items())
+                for mapping in (self.session_options, self.config, self.run_config)
+            ),
+            fields(libraries),
+            fields(fields((name, *map(str, shape))) for name, shape in self.shapes.items()),
+            str(self.instances),
+            str(self.workspace_bytes),
+            str(self.eligible),
+        ]
         return text_digest(fields(parts))
 
 
@@ -170,6 +187,7 @@ def variant(recipe: SessionRecipe, name: str, **changes: Any) -> SessionRecipe:
         "run_config",
         "custom_op_libraries",
         "shapes",
+        "instances",
         "workspace_bytes",
         "eligible",
     ):
@@ -207,13 +225,16 @@ def recipe_of_options(
 
 
 def _providers(providers: Sequence[str | Provider]) -> tuple[Provider, ...]:
-    if isinstance(providers, str):
+    if isinstance(providers, str) or not isinstance(providers, Sequence) or not providers:
         raise invalid(f"providers is {providers!r}; expected a list of names or (name, options) pairs")
     available = onnxruntime().get_available_providers()
     plugins = _plugin_providers()
     listed: dict[str, Mapping[str, str]] = {}
     for entry in providers:
-        name, options = entry if isinstance(entry, tuple) else (entry, {})
+        pair = entry if isinstance(entry, tuple) else (entry, {})
+        if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
+            raise invalid(f"provider {entry!r} is neither a name nor a (name, options) pair")
+        name, options = pair
         if name not in available and name not in plugins:
             raise invalid(
                 f"execution provider {name!r} is not in this build of ONNX Runtime;"
@@ -231,8 +252,32 @@ def _plugin_providers() -> frozenset[str]:
     return frozenset(device.ep_name for device in devices()) if devices is not None else frozenset()
 
 
-def _existing_file(what: str, path: str | os.PathLike[str]) -> str:
-    text = os.path.abspath(os.fspath(path))  # noqa: PTH100 - Path.resolve() would follow symlinked caches
+def _entries(what: str, mapping: object) -> list[tuple[str, Any]]:
+    if not isinstance(mapping, Mapping) or not all(isinstance(key, str) for key in mapping):
+        raise invalid(f"{what} is {mapping!r}; expected a mapping with names as keys")
+    return sorted(mapping.items())
+
+
+def _shape(name: str, sizes: Any) -> tuple[int, ...]:
+    try:
+        shape = tuple(operator.index(size) for size in sizes)
+    except TypeError:
+        shape = (-1,)
+    if any(size < 0 for size in shape):
+        raise invalid(f"the shape of {name!r} is {sizes!r}; expected exact sizes, whole numbers of 0 or more")
+    return shape
+
+
+def _libraries(paths: object) -> tuple[str, ...]:
+    if isinstance(paths, str) or not isinstance(paths, Sequence):
+        raise invalid(f"custom_op_libraries is {paths!r}; expected a list of paths")
+    return tuple(_existing_file("custom operator library", path) for path in paths)
+
+
+def _existing_file(what: str, path: object) -> str:
+    if not isinstance(path, str | os.PathLike) or not isinstance(os.fspath(path), str):
+        raise invalid(f"{what} is {path!r}; expected the path of a file")
+    text = os.path.abspath(path)  # noqa: PTH100 - Path.resolve() would follow symlinked caches
     if not Path(text).is_file():
         raise invalid(f"{what} {text!r} does not exist or is not a file; give the path of one")
     return text

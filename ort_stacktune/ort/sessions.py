@@ -19,6 +19,7 @@ from ort_stacktune.ort.graph import frozen_dims, with_fixed_shapes
 from ort_stacktune.ort.loader import onnxruntime
 from ort_stacktune.ort.model import ModelSource, external_locations
 from ort_stacktune.ort.options import ENUMS
+from ort_stacktune.ort.pool import SessionPool
 from ort_stacktune.ort.recipes import Provider, SessionRecipe
 
 CPU = "CPUExecutionProvider"
@@ -30,7 +31,7 @@ class MadeSession:
     """A session and where its nodes went.
 
     Attributes:
-        session: The ``onnxruntime.InferenceSession``.
+        session: The ``onnxruntime.InferenceSession``, or a pool of them.
         nodes: Execution provider -> number of nodes it runs; empty where this ORT doesn't tell.
     """
 
@@ -61,11 +62,19 @@ def make_session(
     """
     recipe = recipe.inheriting(reference)
     source = model if recipe.model is None else ModelSource.of(recipe.model)
+    sessions = [_made(recipe, source, trial) for _ in range(recipe.instances)]
+    nodes = node_counts(sessions[0])
+    if check_placement:
+        _check_placement(recipe, sessions[0], nodes)
+    counts = {provider: sum(operators.values()) for provider, operators in nodes.items()}
+    return MadeSession(sessions[0] if len(sessions) == 1 else SessionPool(sessions), counts)
+
+
+def _made(recipe: SessionRecipe, source: ModelSource, trial: bool) -> Any:
     try:
         options = _session_options(recipe, trial)
-        argument = _fix_shapes(recipe, source, options)
-        session = onnxruntime().InferenceSession(
-            argument,
+        return onnxruntime().InferenceSession(
+            _fix_shapes(recipe, source, options),
             options,
             providers=[(name, dict(given)) for name, given in recipe.provider_list] or [(CPU, {})],
             enable_fallback=0,
@@ -76,10 +85,6 @@ def make_session(
         raise TuneFailure(
             FailureKind.REJECTED, f"its session could not be made: {first_line(error)}"
         ) from error
-    nodes = node_counts(session)
-    if check_placement:
-        _check_placement(recipe, session, nodes)
-    return MadeSession(session, {provider: sum(ops.values()) for provider, ops in nodes.items()})
 
 
 def _session_options(recipe: SessionRecipe, trial: bool) -> Any:

@@ -11,22 +11,21 @@ import gc
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from ort_stacktune.failures import FailureKind, TuneFailure
-from ort_stacktune.ort.loader import onnxruntime
+from ort_stacktune.machine import MemoryWatch
+from ort_stacktune.ort.callers import Caller, Feeds, Outputs
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe
 from ort_stacktune.ort.request import Request
 from ort_stacktune.ort.sessions import CPU, MadeSession, first_line, give_back_memory, make_session
-from ort_stacktune.signature import Array, further_draws
+from ort_stacktune.signature import feeds_of_other_shapes, further_draws
 from ort_stacktune.verify import compare
-from ort_stacktune.vocabulary import Timing, Tolerance, Validation
-
-Feeds = Mapping[str, Array]
-Outputs = list[object]
+from ort_stacktune.vocabulary import FirstCosts, Timing, Tolerance, Validation
 
 # A run shorter than this is timed in a loop, or the clock and the interpreter would be timed instead.
 _SHORT_RUN_NS = 200_000
@@ -59,6 +58,8 @@ class SessionTrials:
             outputs is no stand-in for it.
         timing: Clock asked for.
         room: How many candidates may be open at one time.
+        concurrency: Callers at one time while a candidate is timed.
+        dims: Declared dimensions of the inputs, to find another shape of the same request.
     """
 
     def __init__(
@@ -73,6 +74,8 @@ class SessionTrials:
         live_run: Callable[..., Any] | None = None,
         timing: Timing = Timing.END_TO_END,
         room: int = 1,
+        concurrency: int = 1,
+        dims: Mapping[str, Sequence[int | str | None]] | None = None,
     ) -> None:
         self._recipes = recipes
         self._reference = reference
@@ -83,8 +86,12 @@ class SessionTrials:
         self._live_run = live_run
         self._timing = timing
         self._room = room
-        self._callers: dict[tuple[int, bool], _Caller] = {}
+        self._concurrency = concurrency
+        self._dims = dims or {}
+        self._callers: dict[tuple[int, bool], Caller] = {}
         self._as_served = False
+        self._costs: dict[int, FirstCosts] = {}
+        self._other_shape: Feeds | None = None
         self._expected: list[tuple[Feeds, Outputs | None]] = []
         self._timed_feeds: list[Feeds] = []
         self._loops = 1
@@ -151,17 +158,28 @@ class SessionTrials:
             give_back_memory()
 
     def facts(self, candidate: int) -> Mapping[str, str]:
-        """Returns the share of nodes on each provider and what creation cost."""
-        caller = self._caller(candidate)
-        facts = {"created in": f"{caller.created_ns / 1e6:.0f} ms"}
-        nodes = caller.made.nodes
+        """Returns the share of nodes on each provider, where it is not the CPU's alone."""
+        nodes = self._caller(candidate).made.nodes
         total = sum(nodes.values())
-        if nodes and set(nodes) != {CPU}:
-            facts["nodes"] = ", ".join(
-                f"{name.removesuffix('ExecutionProvider')} {count} of {total}"
-                for name, count in sorted(nodes.items())
-            )
-        return facts
+        if not nodes or set(nodes) == {CPU}:
+            return {}
+        shares = (
+            f"{name.removesuffix('ExecutionProvider')} {count} of {total}"
+            for name, count in sorted(nodes.items())
+        )
+        return {"nodes": ", ".join(shares)}
+
+    def costs(self, candidate: int) -> FirstCosts:
+        """Returns what making a session, its first run and a change of shape cost."""
+        costs = self._costs[candidate]
+        if self._other_shape is None or self._recipes[candidate].shapes:
+            return costs
+        caller, live = self._caller(candidate), self._feeds_to_time()[0]
+        try:
+            caller.time(self._other_shape, 1)
+            return replace(costs, switch_ns=caller.time(live, 1))
+        except Exception:  # noqa: BLE001 - a shape nobody asked for may fail where the live one does not
+            return costs
 
     def close(self) -> None:
         """Closes every session of the trial and gives their memory back."""
@@ -170,29 +188,43 @@ class SessionTrials:
             self._expected.clear()
             give_back_memory()
 
-    def _caller(self, index: int) -> _Caller:
+    def _caller(self, index: int) -> Caller:
         caller = self._callers.get((index, self._as_served))
         if caller is None:
-            started_ns = time.perf_counter_ns()
-            try:
-                made = make_session(
-                    self._recipes[index],
-                    self._model,
-                    self._recipes[self._reference],
-                    trial=not self._as_served,
-                    check_placement=index != self._reference,
-                )
-            except TuneFailure as failure:
-                if index != self._reference:
-                    raise
-                raise TuneFailure(
-                    FailureKind.UNAVAILABLE,
-                    f"a session like yours can't be made again to compare with: {failure.message}",
-                ) from failure
-            created_ns = time.perf_counter_ns() - started_ns
-            caller = _Caller(made, self._recipes[index], self._request, created_ns)
-            self._callers[index, self._as_served] = caller
+            caller = self._callers[index, self._as_served] = self._make_caller(index)
         return caller
+
+    def _make_caller(self, index: int) -> Caller:
+        feeds = self._feeds_to_time()[0]
+        with MemoryWatch() as memory:
+            started_ns = time.perf_counter_ns()
+            made = self._make_session(index)
+            created_ns = time.perf_counter_ns()
+            caller = Caller(made, self._recipes[index], self._request, self._concurrency)
+            with self._naming_failures():
+                caller.run(feeds)
+            ran_ns = time.perf_counter_ns()
+        self._costs.setdefault(
+            index, FirstCosts(created_ns - started_ns, ran_ns - created_ns, None, memory.most_added_bytes)
+        )
+        return caller
+
+    def _make_session(self, index: int) -> MadeSession:
+        try:
+            return make_session(
+                self._recipes[index],
+                self._model,
+                self._recipes[self._reference],
+                trial=not self._as_served,
+                check_placement=index != self._reference,
+            )
+        except TuneFailure as failure:
+            if index != self._reference:
+                raise
+            raise TuneFailure(
+                FailureKind.UNAVAILABLE,
+                f"a session like yours can't be made again to compare with: {failure.message}",
+            ) from failure
 
     def _expect(self, tolerance: Tolerance) -> None:
         """Runs the reference on everything that candidates will be held against."""
@@ -210,7 +242,15 @@ class SessionTrials:
                 expected.append((draw, drawn))
         probed = [(feeds, _outputs_or_none(caller, feeds)) for feeds in self._fitting_probes(live)]
         self._expected = expected + probed
+        self._other_shape = self._find_other_shape(caller, live)
         self._timed_feeds += [feeds for feeds, outputs_ in probed if outputs_ is not None]
+
+    def _find_other_shape(self, caller: Caller, live: Feeds) -> Feeds | None:
+        """Returns feeds of another shape that the reference takes, to see what a change of shape costs."""
+        for feeds in feeds_of_other_shapes(live, self._dims):
+            if _outputs_or_none(caller, feeds) is not None:
+                return feeds
+        return None
 
     def _fitting_probes(self, live: Feeds) -> Iterator[Feeds]:
         """Yields copies of the probes that have the live inputs' exact signature; others say nothing."""
@@ -302,73 +342,7 @@ class SessionTrials:
             raise TuneFailure(FailureKind.REJECTED, first_line(error)) from error
 
 
-class _Caller:
-    """Calls one trial session the way the request calls the live one."""
-
-    def __init__(self, made: MadeSession, recipe: SessionRecipe, request: Request, created_ns: int) -> None:
-        self.made = made
-        self.created_ns = created_ns
-        self._request = request
-        self._options = request.settings.make(recipe.run_config)
-        self._names = request.output_names
-        self._bound_feeds: Feeds | None = None
-        self._binding: Any = None
-        self._buffers: dict[str, Any] = {}
-
-    def run(self, feeds: Feeds) -> Outputs:
-        """Runs once and returns outputs that belong to the trial."""
-        self._prepare(feeds)(1)
-        if self._request.bound:
-            # A given buffer is overwritten by the next run, so what is kept has to be a copy.
-            return [np.array(output) for output in self._binding.copy_outputs_to_cpu()]
-        return list(self.made.session.run(self._names, feeds, self._options))
-
-    def time(self, feeds: Feeds, loops: int) -> int:
-        """Returns ns of one completed run, the mean over a loop of them."""
-        work = self._prepare(feeds)
-        started_ns = time.perf_counter_ns()
-        work(loops)
-        return max(1, (time.perf_counter_ns() - started_ns) // loops)
-
-    def _prepare(self, feeds: Feeds) -> Callable[[int], None]:
-        session, options, names = self.made.session, self._options, self._names
-        if not self._request.bound:
-
-            def through_run(loops: int) -> None:
-                for _ in range(loops):
-                    session.run(names, feeds, options)
-
-            return through_run
-        self._bind(feeds)
-        binding = self._binding
-
-        def through_binding(loops: int) -> None:
-            for _ in range(loops):
-                session.run_with_iobinding(binding, options)
-                binding.synchronize_outputs()
-
-        return through_binding
-
-    def _bind(self, feeds: Feeds) -> None:
-        if self._bound_feeds is feeds:
-            return
-        if self._binding is None:
-            self._binding = self.made.session.io_binding()
-            for target in self._request.outputs:
-                if target.given is None:
-                    self._binding.bind_output(target.name)
-                else:
-                    dtype, shape = target.given
-                    value = onnxruntime().OrtValue.ortvalue_from_numpy(np.zeros(shape, np.dtype(dtype)))
-                    self._buffers[target.name] = value
-                    self._binding.bind_ortvalue_output(target.name, value)
-        for name, array in feeds.items():
-            self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
-        self._binding.synchronize_inputs()
-        self._bound_feeds = feeds
-
-
-def _outputs_or_none(caller: _Caller, feeds: Feeds) -> Outputs | None:
+def _outputs_or_none(caller: Caller, feeds: Feeds) -> Outputs | None:
     try:
         return caller.run(feeds)
     except Exception:  # noqa: BLE001 - that it raises is the finding

@@ -76,6 +76,7 @@ class Record:
 # A field more or less is another format: the file of format 1 in the tests stops being readable.
 _RECORD_FIELDS = frozenset(field.name for field in dataclasses.fields(Record)) | {"format"}
 _REPORT_FIELDS = frozenset(field.name for field in dataclasses.fields(TuneReport))
+_COSTS = ("create_ns", "first_run_ns", "switch_ns", "peak_bytes")
 _CANDIDATE_FIELDS = frozenset(field.name for field in dataclasses.fields(CandidateReport))
 
 
@@ -155,6 +156,8 @@ def _report_json(report: TuneReport) -> dict[str, object]:
         "elapsed_ns": report.elapsed_ns,
         "budget_exhausted": report.budget_exhausted,
         "candidates": [_candidate_json(candidate) for candidate in report.candidates],
+        "seed": report.seed,
+        "phases_ns": dict(report.phases_ns),
     }
 
 
@@ -171,6 +174,8 @@ def _candidate_json(report: CandidateReport) -> dict[str, object]:
         "interval": None if interval is None else [float(bound) for bound in interval],
         "median_ns": report.median_ns,
         "facts": dict(report.facts),
+        "verdict": report.verdict,
+        **{cost: getattr(report, cost) for cost in _COSTS},
     }
 
 
@@ -212,6 +217,11 @@ def _report(value: object) -> TuneReport:
         elapsed_ns=whole("elapsed_ns", item["elapsed_ns"]),
         budget_exhausted=flag("budget_exhausted", item["budget_exhausted"]),
         candidates=tuple(_candidate(each) for each in items("candidates", item["candidates"])),
+        seed=whole("seed", item["seed"]),
+        phases_ns={
+            text("a phase", phase): whole("a phase's duration", duration)
+            for phase, duration in mapping("phases_ns", item["phases_ns"]).items()
+        },
     )
 
 
@@ -233,6 +243,8 @@ def _candidate(value: object) -> CandidateReport:
             text("a label of facts", label): text("a fact", fact)
             for label, fact in mapping("facts", item["facts"]).items()
         },
+        verdict=text("verdict", item["verdict"]),
+        **{cost: None if item[cost] is None else whole(cost, item[cost]) for cost in _COSTS},
     )
 
 

@@ -1,0 +1,7 @@
+"""Owns ``python -m ort_stacktune``."""
+
+from __future__ import annotations
+
+from ort_stacktune.cli.main import entry
+
+entry()

@@ -1,0 +1,1 @@
+"""Owns the command line: one module for each command, and what they share."""
