@@ -116,8 +116,7 @@ def read_npz(path: str) -> dict[str, Array]:
         raise invalid(f"the inputs {path} can't be read: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
         raise invalid(
-            f"{path} is no file of plain arrays ({_first_line(error)});"
-            " save inputs by name: np.savez(FILE, x=array)"
+            f"{path} is no file of plain arrays of numbers; save inputs by name: np.savez(FILE, x=array)"
         ) from error
 
 
@@ -335,7 +334,3 @@ def _agree(dims: Dims, shape: Sequence[int]) -> bool:
 def _listed(parts: Iterable[str]) -> str:
     *most, last = [*parts] or [""]
     return f"{', '.join(most)} and {last}" if most else last
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0]

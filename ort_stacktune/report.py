@@ -6,7 +6,7 @@ it was written. Needs no ONNX Runtime.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
@@ -52,10 +52,10 @@ class _ReportTable:
         for head in _HEADS:
             table.add_column(head, justify="left" if head == "candidate" else "right", no_wrap=True)
         table.add_column("verdict", ratio=1)
-        for candidate in ordered(self.report, self.reference):
+        for candidate, verdict in _verdicts(self.report, self.reference):
             style = "bold" if candidate.name == self.report.winner else ""
             # As Text, because a console may read brackets in a plain string as markup.
-            cells = (*_cells(candidate), verdict(candidate))
+            cells = (*_cells(candidate), verdict)
             table.add_row(*(Text(printable(cell)) for cell in cells), style=style)
         return table
 
@@ -63,8 +63,8 @@ class _ReportTable:
         return Ledger(
             _HEADS,
             [
-                LedgerRow(_cells(candidate), verdict(candidate), bold=candidate.name == self.report.winner)
-                for candidate in ordered(self.report, self.reference)
+                LedgerRow(_cells(candidate), verdict, bold=candidate.name == self.report.winner)
+                for candidate, verdict in _verdicts(self.report, self.reference)
             ],
         )
 
@@ -121,15 +121,6 @@ def ordered(report: TuneReport, reference: str = "reference") -> list[CandidateR
     return sorted(report.candidates, key=place)
 
 
-def verdict(candidate: CandidateReport) -> str:
-    """Returns why a candidate won, lost or was left out, and where its nodes ran if not on the CPU alone."""
-    parts = [candidate.note] if candidate.note else []
-    if "nodes" in candidate.facts:
-        parts.append(f"nodes: {candidate.facts['nodes']}")
-    kind = "" if candidate.rejection is None else f"{candidate.rejection.value}: "
-    return kind + "; ".join(parts)
-
-
 def decision_line(decision: Decision, report: TuneReport | None = None, *, age: str = "") -> str:
     """Returns what was decided and how it is known, in one sentence.
 
@@ -178,6 +169,21 @@ def duration(elapsed_ns: int | None) -> str:
 def printable(text: str) -> str:
     """Returns text in which nothing can steer a terminal: names come from models and files of others."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def _verdicts(report: TuneReport, reference: str) -> Iterator[tuple[CandidateReport, str]]:
+    """Yields each candidate with why it won, lost or was left out, and where its nodes ran.
+
+    The nodes of a candidate are named where they ran elsewhere than the reference's.
+    """
+    usual = next((each.facts.get("nodes") for each in report.candidates if each.name == reference), None)
+    for candidate in ordered(report, reference):
+        parts = [candidate.note] if candidate.note else []
+        nodes = candidate.facts.get("nodes")
+        if nodes is not None and (nodes != usual or candidate.name == reference):
+            parts.append(f"nodes: {nodes}")
+        kind = "" if candidate.rejection is None else f"{candidate.rejection.value}: "
+        yield candidate, kind + "; ".join(parts)
 
 
 def _cells(candidate: CandidateReport) -> tuple[str, ...]:

@@ -75,6 +75,8 @@ class _Contender:
     verdict: Verdict = Verdict.OPEN
     note: str = ""
     rejection: FailureKind | None = None
+    opening_ns: int = 0
+    pairs_ns: int = 0
     trailing: bool = False
     undecided: bool = False
 
@@ -134,6 +136,7 @@ class Search:
         self._costs: dict[int, FirstCosts] = {}
         self._phases_ns: dict[str, int] = {}
         self._exhausted = False
+        self._exhausted_early = False
 
     def run(self) -> Outcome:
         """Runs the search.
@@ -189,8 +192,36 @@ class Search:
                 ),
             )
             self._make_room()
+            if (favourite := self._favourite_short_of_time()) is not None:
+                name = self._candidates[favourite.index].name
+                self._left_out[index] = (f"not tried: the rest of the budget is needed for {name}", None)
+                continue
             self._contenders[index] = contender
             self._attempt(contender, self._open_trial)
+
+    def _favourite_short_of_time(self) -> _Contender | None:
+        """Returns the fastest so far if opening one more would leave too little time to decide it."""
+        gaining = [
+            c
+            for c in self._contenders.values()
+            if c.verdict is Verdict.OPEN and c.score() * self._policy.min_speedup < 1.0
+        ]
+        if not gaining:
+            return None
+        favourite = min(gaining, key=_Contender.score)
+        opening_ns = max(c.opening_ns for c in self._contenders.values())
+        if self._time_left_ns() >= self._needed_ns(favourite) + opening_ns:
+            return None
+        self._exhausted_early = True
+        return favourite
+
+    def _needed_ns(self, contender: _Contender) -> float:
+        """Returns about how long it takes to decide and confirm a candidate that goes on as it began."""
+        pairs = max(1, contender.test.least_pairs - contender.test.pairs) + self._policy.samples
+        return pairs * contender.pairs_ns / max(1, len(contender.pairs))
+
+    def _time_left_ns(self) -> int:
+        return self._deadline_ns - self._clock_ns()
 
     def _make_room(self) -> None:
         """Decides those who are open before another one is opened, where memory does not hold them all."""
@@ -221,6 +252,13 @@ class Search:
         return to_try
 
     def _open_trial(self, contender: _Contender) -> None:
+        started_ns = self._clock_ns()
+        try:
+            self._examine(contender)
+        finally:
+            contender.opening_ns = self._clock_ns() - started_ns
+
+    def _examine(self, contender: _Contender) -> None:
         index = contender.index
         self._warm_up(index)
         verdict = self._runner.validate(self._reference, index, self._policy.tolerance)
@@ -243,11 +281,17 @@ class Search:
             if not open_ones:
                 return
             self._round += 1
-            for contender in open_ones:
+            for contender in self._whose_turn(open_ones):
                 if self._out_of_time():
                     return
                 self._attempt(contender, self._play_pair)
             self._drop_the_hopeless()
+
+    def _whose_turn(self, open_ones: list[_Contender]) -> list[_Contender]:
+        """Everybody's, or the fastest's alone where there is no time to decide them all."""
+        if self._time_left_ns() >= sum(map(self._needed_ns, open_ones)):
+            return open_ones
+        return [min(open_ones, key=_Contender.score)]
 
     def _drop_the_hopeless(self) -> None:
         """Drops who trails the leader beyond both spreads: only one can win, and pairs cost time.
@@ -384,8 +428,10 @@ class Search:
             contender.confirming.append(self._timed_pair(contender.index, as_served=True))
 
     def _play_pair(self, contender: _Contender) -> None:
+        started_ns = self._clock_ns()
         pair = self._timed_pair(contender.index)
         contender.pairs.append(pair)
+        contender.pairs_ns += self._clock_ns() - started_ns
         # A pass before `samples` pairs waits for them; a futile candidate need not.
         verdict = contender.test.add(*pair)
         if verdict is not Verdict.FASTER or contender.test.pairs >= self._policy.samples:
@@ -477,7 +523,7 @@ class Search:
             ratio=ratio,
             reference_ns=reference_ns,
             selected_ns=selected_ns,
-            budget_exhausted=self._exhausted,
+            budget_exhausted=self._exhausted or self._exhausted_early,
             reports=tuple(self._report(index, winner) for index in range(len(self._candidates))),
             phases_ns=self._phases_ns,
         )

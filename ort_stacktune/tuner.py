@@ -493,9 +493,7 @@ class StackTuner:
         with self._lock:
             self._counters.tunes += 1
             self._reports.append(report)
-        # A search that ran out of time and found nothing is no answer for the next process.
-        unfinished = outcome.budget_exhausted and outcome.winner == question.reference
-        if self._store is not None and question.problem.persistent and record.verified and not unfinished:
+        if self._store is not None and question.problem.persistent and record.verified:
             self._store.put(record)
         return question.serve(record, DecisionSource.TUNED)
 

@@ -285,3 +285,12 @@ def test_every_candidate_has_a_verdict_and_the_search_tells_its_phases() -> None
     assert verdicts[3:] == ["not faster", "rejected", "not tried"]
     assert list(outcome.phases_ns) == ["reference", "opening", "rounds", "confirmation"]
     assert sum(outcome.phases_ns.values()) == clock.now_ns
+
+
+def test_a_budget_that_does_not_decide_them_all_goes_to_the_fastest_first() -> None:
+    clock = Clock()
+    times = [10**8, 9 * 10**7, 5 * 10**7, 9 * 10**7, 9 * 10**7]
+    outcome = search(ScriptedRunner(list(times), clock=clock), StackPolicy(budget_s=12.0), clock=clock)
+    assert outcome.winner == 2
+    assert outcome.budget_exhausted
+    assert any("budget" in report.note for report in outcome.reports[3:])

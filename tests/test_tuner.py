@@ -391,14 +391,20 @@ def test_reports_are_bounded_and_oldest_first() -> None:
     assert [report.workload for report in tuner.reports()] == [q.workload for q in questions[1:]]
 
 
-def test_a_search_that_ran_out_of_time_and_found_nothing_is_no_answer_for_the_next_process(
-    tmp_path: Path,
-) -> None:
-    clock = Clock()
-    tuner = StackTuner(StackPolicy(budget_s=1.0), tmp_path / "cache", clock_ns=clock)
-    ask(tuner, problem(), ScriptedRunner([10**9, 10**8], clock=clock))
-    assert tuner.reports()[0].budget_exhausted
-    assert not list(tmp_path.rglob("*.json"))
+def test_a_search_that_ran_out_of_time_answers_nobody_who_would_give_it_more(tmp_path: Path) -> None:
+    question, clock = problem(), Clock()
+
+    def tuner(budget_s: float) -> StackTuner:
+        return StackTuner(StackPolicy(budget_s=budget_s), tmp_path, clock_ns=clock)
+
+    slow = ScriptedRunner([10**9, 10**8], clock=clock)
+    hurried = tuner(1.0)
+    assert ask(hurried, question, slow).name == "reference"
+    assert hurried.reports()[0].budget_exhausted
+    assert ask(tuner(1.0), question, slow).source is DecisionSource.DISK_CACHE
+    patient = ask(tuner(1000.0), question, slow)
+    assert (patient.source, patient.name) == (DecisionSource.TUNED, "fast")
+    assert ask(tuner(1.0), question, slow).name == "fast"
 
 
 def test_a_more_patient_record_satisfies_a_quicker_request_and_not_the_other_way_round(

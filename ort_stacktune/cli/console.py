@@ -19,7 +19,7 @@ from pathlib import PurePath
 from typing import Any
 
 from rich.console import Console, RenderableType
-from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn
 from rich.text import Text
 
 from ort_stacktune.report import printable
@@ -140,7 +140,11 @@ def _draw(what: str, limit_s: float | None, done: threading.Event) -> None:
     started_s = time.monotonic()
     if done.wait(_PATIENCE_S):
         return
-    columns = [SpinnerColumn("line"), TextColumn("{task.description}", markup=False), TimeElapsedColumn()]
+    columns = [
+        SpinnerColumn("line"),
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.completed:.0f} s"),
+    ]
     if limit_s is not None:
         columns += [BarColumn(20), TextColumn(f"at most about {limit_s:.0f} s")]
     with Progress(

@@ -11,6 +11,7 @@ import argparse
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import NoReturn
 
 from ort_stacktune import __version__
@@ -29,6 +30,9 @@ PIPE_CLOSED = 141
 
 def entry() -> NoReturn:
     """Runs the command line of this process and ends it."""
+    # A caller may have closed them; Python then has None in their place.
+    sys.stdout = sys.stdout or Path(os.devnull).open("w")  # noqa: SIM115 - open while the process lives
+    sys.stderr = sys.stderr or Path(os.devnull).open("w")  # noqa: SIM115
     sys.exit(main(sys.argv[1:]))
 
 
