@@ -1,7 +1,7 @@
 """Owns inputs that are made up for a model: from sizes, fills and arrays that a user names.
 
 Pure but for :func:`read_npz`. Must never guess what can't be guessed: an open dimension or an integer is
-asked for by name, everything that is missing in one sentence. Needs no ONNX Runtime.
+asked for by name, everything that is missing in one sentence. Needs neither ONNX Runtime nor onnx.
 """
 
 from __future__ import annotations
@@ -9,14 +9,16 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ort_stacktune.failures import TuneFailure, invalid
-from ort_stacktune.ort.graph import Dims, InputFact
 from ort_stacktune.signature import Array
+
+if TYPE_CHECKING:
+    from ort_stacktune.ort.graph import Dims, InputFact
 
 FILLS = ("zeros", "ones", "normal", "uniform", "arange")
 """Words for the content of an input; a number fills it with that number."""

@@ -21,6 +21,7 @@ _WIDE = 110
 
 _HEADS = ("candidate", "speed-up", "time", "spread", "interval", "pairs", "verified")
 _NOTHING = "-"
+_TINY_GAIN = 0.1
 
 
 def report_table(report: TuneReport, reference: str = "reference") -> RenderableType:
@@ -148,7 +149,10 @@ def decision_line(decision: Decision, report: TuneReport | None = None, *, age: 
 
 def speedup(ratio: float | None) -> str:
     """Returns a ratio of times as a speed-up, such as ``1.25x`` for 0.8."""
-    return _NOTHING if ratio is None else f"{1 / ratio:.2f}x"
+    if ratio is None:
+        return _NOTHING
+    gain = 1 / ratio
+    return f"{gain:.2f}x" if gain >= _TINY_GAIN else f"{gain:.2g}x"
 
 
 def seconds(elapsed_ns: int) -> str:

@@ -35,6 +35,9 @@ from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle
 _PLAIN_LOSER = (1.5, 1.25, 1.1)
 _PAIRS_OF_A_LEADER = 5
 _TIE = 1.01
+
+# Share of the budget for opening candidates before the favourite so far may keep others from being opened.
+_LOOKING_AROUND = 0.4
 _INTERVAL_CONFIDENCE = 0.95
 
 
@@ -206,7 +209,8 @@ class Search:
             for c in self._contenders.values()
             if c.verdict is Verdict.OPEN and c.score() * self._policy.min_speedup < 1.0
         ]
-        if not gaining:
+        looked_around = self._time_left_ns() < (1.0 - _LOOKING_AROUND) * self._policy.budget_s * 1e9
+        if not gaining or not looked_around:
             return None
         favourite = min(gaining, key=_Contender.score)
         opening_ns = max(c.opening_ns for c in self._contenders.values())

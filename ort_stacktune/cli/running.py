@@ -12,11 +12,11 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from ort_stacktune.failures import TuneFailure, invalid
-from ort_stacktune.ort.graph import Dims, InputFact
 from ort_stacktune.ort.loader import onnxruntime
-from ort_stacktune.ort.model import ModelSource
 
+# What needs onnx is imported where it is used: it takes longer to load than most commands take to run.
 if TYPE_CHECKING:
+    from ort_stacktune.ort.graph import Dims, InputFact
     from ort_stacktune.session import TunedSession
     from ort_stacktune.tuner import StackTuner
 
@@ -99,6 +99,9 @@ def open_model(
 
 def declared(session: Any, path: str) -> tuple[list[InputFact], list[InputFact]]:
     """Returns the inputs of a session and the initializers that may be fed, as its model declares them."""
+    from ort_stacktune.ort.graph import InputFact
+    from ort_stacktune.ort.model import ModelSource
+
     # ONNX Runtime says [] both for a scalar and for a tensor of unknown rank; the graph tells them apart.
     unranked: set[str] = set()
     if any(not meta.shape for meta in session.get_inputs()):
