@@ -9,12 +9,13 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.failures import invalid
 from ort_stacktune.signature import Array
 
 if TYPE_CHECKING:
@@ -108,12 +109,16 @@ def read_npz(path: str) -> dict[str, Array]:
         TuneFailure: ``INVALID_INPUT`` where the file is missing, of another kind, damaged, or holds objects.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if not isinstance(file, np.lib.npyio.NpzFile):
+        # Opened here, because numpy leaves a damaged archive open.
+        with Path(path).open("rb") as stream:
+            loaded = np.load(stream, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
                 raise invalid(f"{path} holds a single array; save inputs by name: np.savez(FILE, x=array)")
-            return {name: file[name] for name in file.files}
-    except TuneFailure:
-        raise
+            arrays = {name: loaded[name] for name in loaded.files}
+        # What is no array in an archive comes as bytes.
+        if not all(isinstance(array, np.ndarray) for array in arrays.values()):
+            raise ValueError
+        return arrays
     except OSError as error:
         raise invalid(f"the inputs {path} can't be read: {error.strerror or error}") from error
     except (ValueError, EOFError, zipfile.BadZipFile, MemoryError) as error:
@@ -296,7 +301,7 @@ def _counted(fact: InputFact, shape: tuple[int, ...]) -> Array:
 
 def _number(fact: InputFact, text: str) -> int | float | bool:
     dtype = _dtype(fact)
-    wanted = f"a {dtype.name} number or one of {', '.join(FILLS)}"
+    wanted = f"a number of type {dtype.name} or one of {', '.join(FILLS)}"
     try:
         if dtype.kind == "b":
             return _TRUTH[text.lower()]
@@ -307,9 +312,10 @@ def _number(fact: InputFact, text: str) -> int | float | bool:
     limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
     # NaN and the infinities fail the comparison as well.
     if not limits.min <= value <= limits.max:
+        # As Python's own numbers, because numpy shortens its half-precision ones.
+        low, high = (type(value)(limit) for limit in (limits.min, limits.max))
         raise invalid(
-            f"fill {text!r} for input {fact.name!r} is not usable;"
-            f" expected a number from {limits.min} to {limits.max}"
+            f"fill {text!r} for input {fact.name!r} is not usable; expected a number from {low} to {high}"
         )
     return value
 

@@ -182,7 +182,7 @@ def _verdicts(report: TuneReport, reference: str) -> Iterator[tuple[CandidateRep
     """
     usual = next((each.facts.get("nodes") for each in report.candidates if each.name == reference), None)
     for candidate in ordered(report, reference):
-        parts = [candidate.note] if candidate.note else []
+        parts = [candidate.note or candidate.verdict]
         nodes = candidate.facts.get("nodes")
         if nodes is not None and (nodes != usual or candidate.name == reference):
             parts.append(f"nodes: {nodes}")

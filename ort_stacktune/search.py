@@ -13,32 +13,23 @@ both spreads takes no more pairs, unless the leader does not last.
 
 from __future__ import annotations
 
-import math
 import random
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
+from ort_stacktune.contender import Contender, failing_limit, middle
 from ort_stacktune.failures import FailureKind, TuneFailure
 from ort_stacktune.policy import Candidate, StackPolicy
-from ort_stacktune.statistics import (
-    FasterTest,
-    Verdict,
-    median_interval,
-    pair_ratios,
-    paired_score,
-    ratio_and_spread,
-)
+from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, ratio_and_spread
 from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
 
 # Slower than this in every pair so far, after one, two and three of them: no need for more.
 _PLAIN_LOSER = (1.5, 1.25, 1.1)
-_PAIRS_OF_A_LEADER = 5
 _TIE = 1.01
 
 # Share of the budget for opening candidates before the favourite so far may keep others from being opened.
 _LOOKING_AROUND = 0.4
-_INTERVAL_CONFIDENCE = 0.95
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,37 +55,6 @@ class Outcome:
     budget_exhausted: bool
     reports: tuple[CandidateReport, ...]
     phases_ns: Mapping[str, int]
-
-
-@dataclass(slots=True)
-class _Contender:
-    """A candidate while it is under trial."""
-
-    index: int
-    test: FasterTest
-    verified: bool = False
-    pairs: list[tuple[int, int]] = field(default_factory=list)
-    confirming: list[tuple[int, int]] = field(default_factory=list)
-    verdict: Verdict = Verdict.OPEN
-    note: str = ""
-    rejection: FailureKind | None = None
-    opening_ns: int = 0
-    pairs_ns: int = 0
-    trailing: bool = False
-    undecided: bool = False
-
-    def score(self) -> float:
-        ratios = pair_ratios(self.pairs)
-        return ratio_and_spread(ratios)[0] if ratios else float("inf")
-
-    def quartiles(self) -> tuple[float, float]:
-        ratios = sorted(pair_ratios(self.pairs) or [1.0])
-        return ratios[len(ratios) // 4], ratios[-1 - len(ratios) // 4]
-
-    def leads(self, policy: StackPolicy) -> bool:
-        """Whether it is on its way to pass, so that others may be held against it."""
-        enough = len(self.pairs) >= _PAIRS_OF_A_LEADER and self.verdict is not Verdict.NOT_FASTER
-        return enough and self.quartiles()[1] * policy.min_speedup < 1.0
 
 
 class Search:
@@ -134,7 +94,7 @@ class Search:
         self._reference_times: list[int] = []
         self._reference_verified = False
         self._left_out: dict[int, tuple[str, FailureKind | None]] = {}
-        self._contenders: dict[int, _Contender] = {}
+        self._contenders: dict[int, Contender] = {}
         self._facts: dict[int, Mapping[str, str]] = {}
         self._costs: dict[int, FirstCosts] = {}
         self._phases_ns: dict[str, int] = {}
@@ -185,7 +145,7 @@ class Search:
             if self._out_of_time():
                 self._left_out[index] = ("not tried: the budget was spent", None)
                 continue
-            contender = _Contender(
+            contender = Contender(
                 index,
                 FasterTest(
                     self._policy.min_speedup,
@@ -202,7 +162,7 @@ class Search:
             self._contenders[index] = contender
             self._attempt(contender, self._open_trial)
 
-    def _favourite_short_of_time(self) -> _Contender | None:
+    def _favourite_short_of_time(self) -> Contender | None:
         """Returns the fastest so far if opening one more would leave too little time to decide it."""
         gaining = [
             c
@@ -212,14 +172,14 @@ class Search:
         looked_around = self._time_left_ns() < (1.0 - _LOOKING_AROUND) * self._policy.budget_s * 1e9
         if not gaining or not looked_around:
             return None
-        favourite = min(gaining, key=_Contender.score)
+        favourite = min(gaining, key=Contender.score)
         opening_ns = max(c.opening_ns for c in self._contenders.values())
         if self._time_left_ns() >= self._needed_ns(favourite) + opening_ns:
             return None
         self._exhausted_early = True
         return favourite
 
-    def _needed_ns(self, contender: _Contender) -> float:
+    def _needed_ns(self, contender: Contender) -> float:
         """Returns about how long it takes to decide and confirm a candidate that goes on as it began."""
         pairs = max(1, contender.test.least_pairs - contender.test.pairs) + self._policy.samples
         return pairs * contender.pairs_ns / max(1, len(contender.pairs))
@@ -255,14 +215,14 @@ class Search:
                 to_try.append(index)
         return to_try
 
-    def _open_trial(self, contender: _Contender) -> None:
+    def _open_trial(self, contender: Contender) -> None:
         started_ns = self._clock_ns()
         try:
             self._examine(contender)
         finally:
             contender.opening_ns = self._clock_ns() - started_ns
 
-    def _examine(self, contender: _Contender) -> None:
+    def _examine(self, contender: Contender) -> None:
         index = contender.index
         self._warm_up(index)
         verdict = self._runner.validate(self._reference, index, self._policy.tolerance)
@@ -291,11 +251,11 @@ class Search:
                 self._attempt(contender, self._play_pair)
             self._drop_the_hopeless()
 
-    def _whose_turn(self, open_ones: list[_Contender]) -> list[_Contender]:
+    def _whose_turn(self, open_ones: list[Contender]) -> list[Contender]:
         """Everybody's, or the fastest's alone where there is no time to decide them all."""
         if self._time_left_ns() >= sum(map(self._needed_ns, open_ones)):
             return open_ones
-        return [min(open_ones, key=_Contender.score)]
+        return [min(open_ones, key=Contender.score)]
 
     def _drop_the_hopeless(self) -> None:
         """Drops who trails the leader beyond both spreads: only one can win, and pairs cost time.
@@ -304,7 +264,7 @@ class Search:
         """
         leader = min(
             (c for c in self._contenders.values() if c.rejection is None and c.leads(self._policy)),
-            key=_Contender.score,
+            key=Contender.score,
             default=None,
         )
         if leader is None:
@@ -322,7 +282,7 @@ class Search:
                 contender.note = f"behind {name} by {behind:.2f}x after {len(contender.pairs)} pairs"
                 self._release(contender.index)
 
-    def _pick_winner(self) -> _Contender | None:
+    def _pick_winner(self) -> Contender | None:
         while True:
             winner = self._confirmed_favourite()
             if winner is not None or not self._recall_the_trailing():
@@ -340,7 +300,7 @@ class Search:
             contender.note = ""
         return bool(trailing)
 
-    def _confirmed_favourite(self) -> _Contender | None:
+    def _confirmed_favourite(self) -> Contender | None:
         for contender in self._contenders.values():
             self._judge(contender)
         qualified = sorted(
@@ -360,7 +320,7 @@ class Search:
                 return favourite
         return None
 
-    def _judge(self, contender: _Contender) -> None:
+    def _judge(self, contender: Contender) -> None:
         """Puts the test's verdict into words and holds it against the limits of the policy."""
         test, policy = contender.test, self._policy
         if contender.rejection is not None or contender.note:
@@ -376,31 +336,18 @@ class Search:
             )
         elif contender.verdict is Verdict.NOT_FASTER:
             contender.note = f"not faster by {policy.min_speedup:g}x: won {test.wins} of {test.pairs} pairs"
-        elif (failing := self._failing_limit(contender.pairs)) is not None:
+        elif (failing := failing_limit(contender.pairs, policy)) is not None:
             contender.verdict = Verdict.NOT_FASTER
             contender.note = failing
 
-    def _failing_limit(self, pairs: list[tuple[int, int]]) -> str | None:
-        policy = self._policy
-        score = paired_score(pairs, policy)
-        if score is None:
-            ratios = pair_ratios(pairs)
-            if len(pairs) < policy.samples or ratios is None:
-                return f"too few good pairs: {len(pairs)} of {policy.samples}"
-            spread = ratio_and_spread(ratios)[1]
-            return f"too noisy: spread {spread:.2f} over the limit {policy.max_relative_mad:g}"
-        if score[0] * policy.min_speedup > 1.0:
-            return f"gain {1 / score[0]:.3f}x is under min_speedup {policy.min_speedup:g}"
-        return None
-
-    def _confirm(self, contender: _Contender) -> bool:
+    def _confirm(self, contender: Contender) -> bool:
         """Plays fresh pairs against the reference, both set up as they will serve.
 
         The pairs that made a favourite flatter it, and what keeps trials quiet may have slowed one side.
         """
         self._attempt(contender, self._play_confirming_pairs)
         if contender.rejection is None:
-            failing = self._failing_limit(contender.confirming)
+            failing = failing_limit(contender.confirming, self._policy)
             if failing is not None:
                 contender.note = f"not confirmed on fresh pairs: {failing}"
             elif (unpaid := self._unpaid_costs(contender)) is not None:
@@ -410,28 +357,18 @@ class Search:
             contender.verdict = Verdict.NOT_FASTER
         return False
 
-    def _break_even(self, contender: _Contender) -> int | None:
-        """Returns the calls after which a candidate has repaid its making and its slower first run."""
-        costs = self._costs.get(contender.index)
-        if costs is None or costs.create_ns is None or costs.first_run_ns is None:
-            return None
-        reference_ns = _middle([pair[0] for pair in contender.confirming])
-        steady_ns = _middle([pair[1] for pair in contender.confirming])
-        extra_ns = costs.create_ns + max(0, costs.first_run_ns - steady_ns)
-        return math.ceil(extra_ns / max(1, reference_ns - steady_ns))
-
-    def _unpaid_costs(self, contender: _Contender) -> str | None:
-        expected, needed = self._policy.expected_calls, self._break_even(contender)
+    def _unpaid_costs(self, contender: Contender) -> str | None:
+        expected, needed = self._policy.expected_calls, contender.break_even(self._costs.get(contender.index))
         if expected is None or needed is None or needed <= expected:
             return None
         return f"repays its first costs after {needed} calls, more than expected_calls {expected}"
 
-    def _play_confirming_pairs(self, contender: _Contender) -> None:
+    def _play_confirming_pairs(self, contender: Contender) -> None:
         for _ in range(self._policy.samples):
             self._round += 1
             contender.confirming.append(self._timed_pair(contender.index, as_served=True))
 
-    def _play_pair(self, contender: _Contender) -> None:
+    def _play_pair(self, contender: Contender) -> None:
         started_ns = self._clock_ns()
         pair = self._timed_pair(contender.index)
         contender.pairs.append(pair)
@@ -473,7 +410,7 @@ class Search:
             )
         return elapsed_ns
 
-    def _attempt(self, contender: _Contender, step: Callable[[_Contender], None]) -> None:
+    def _attempt(self, contender: Contender, step: Callable[[Contender], None]) -> None:
         """Runs one step of a trial; a candidate that fails is noted and skipped."""
         try:
             step(contender)
@@ -482,18 +419,11 @@ class Search:
         except TuneFailure as failure:
             if failure.kind in (FailureKind.DEVICE, FailureKind.QUARANTINED):
                 raise
-            self._reject(contender, failure.kind, failure.message)
+            contender.reject(failure.kind, failure.message)
         except Exception as error:  # noqa: BLE001 - one candidate's bug must not end the others' trial
-            self._reject(contender, FailureKind.REJECTED, f"{type(error).__name__}: {error}")
+            contender.reject(FailureKind.REJECTED, f"{type(error).__name__}: {error}")
         if contender.verdict is Verdict.NOT_FASTER:
             self._release(contender.index)
-
-    @staticmethod
-    def _reject(contender: _Contender, kind: FailureKind, note: str) -> None:
-        contender.verdict = Verdict.NOT_FASTER
-        contender.rejection = kind
-        contender.verified = contender.verified and kind is not FailureKind.REJECTED
-        contender.note = note
 
     def _release(self, index: int) -> None:
         if self._lifecycle is not None:
@@ -509,15 +439,15 @@ class Search:
             self._exhausted = True
         return self._exhausted
 
-    def _outcome(self, winner: _Contender | None) -> Outcome:
-        reference_ns = _middle(self._reference_times)
+    def _outcome(self, winner: Contender | None) -> Outcome:
+        reference_ns = middle(self._reference_times)
         ratio = 1.0
         selected_ns = reference_ns
         if winner is not None:
             ratio = ratio_and_spread(pair_ratios(winner.confirming) or [1.0])[0]
-            reference_ns = _middle([pair[0] for pair in winner.confirming])
-            selected_ns = _middle([pair[1] for pair in winner.confirming])
-            repaid = self._break_even(winner)
+            reference_ns = middle([pair[0] for pair in winner.confirming])
+            selected_ns = middle([pair[1] for pair in winner.confirming])
+            repaid = winner.break_even(self._costs.get(winner.index))
             winner.note = f"{1 / ratio:.2f}x faster, confirmed on {len(winner.confirming)} fresh pairs" + (
                 "" if repaid is None else f"; repays its first costs after {repaid} calls"
             )
@@ -532,7 +462,7 @@ class Search:
             phases_ns=self._phases_ns,
         )
 
-    def _report(self, index: int, winner: _Contender | None) -> CandidateReport:
+    def _report(self, index: int, winner: Contender | None) -> CandidateReport:
         name = self._candidates[index].name
         if index in self._left_out:
             note, kind = self._left_out[index]
@@ -544,11 +474,11 @@ class Search:
                 ratio=1.0,
                 verified=self._reference_verified,
                 note="" if winner is not None else "kept: no candidate passed",
-                median_ns=_middle(self._reference_times),
+                median_ns=middle(self._reference_times),
                 verdict="reference",
             )
         else:
-            report = self._report_of(self._contenders[index], winner)
+            report = self._contenders[index].report(name, selected=self._contenders[index] is winner)
         costs = self._costs.get(index, FirstCosts())
         return replace(
             report,
@@ -558,33 +488,6 @@ class Search:
             switch_ns=costs.switch_ns,
             peak_bytes=costs.peak_bytes,
         )
-
-    def _report_of(self, contender: _Contender, winner: _Contender | None) -> CandidateReport:
-        pairs = contender.confirming if contender is winner else contender.pairs
-        ratios = pair_ratios(pairs) if pairs else None
-        ratio, spread = ratio_and_spread(ratios) if ratios else (None, None)
-        return CandidateReport(
-            self._candidates[contender.index].name,
-            samples=len(contender.pairs) + len(contender.confirming),
-            ratio=ratio,
-            relative_mad=spread,
-            verified=contender.verified,
-            note=contender.note,
-            rejection=contender.rejection,
-            interval=median_interval(ratios or [], _INTERVAL_CONFIDENCE),
-            median_ns=_middle([pair[1] for pair in pairs]) if pairs else None,
-            verdict=_verdict_in_words(contender, winner),
-        )
-
-
-def _verdict_in_words(contender: _Contender, winner: _Contender | None) -> str:
-    if contender is winner:
-        return "selected"
-    if contender.rejection is not None:
-        return "rejected"
-    if contender.verdict is Verdict.FASTER:
-        return "passed"
-    return "undecided" if contender.undecided else "not faster"
 
 
 class _ReferenceFailed(TuneFailure):
@@ -605,7 +508,3 @@ class _blaming_the_reference:
         raise _ReferenceFailed(
             FailureKind.REJECTED, f"the reference failed: {type(error).__name__}: {error}"
         ) from error
-
-
-def _middle(values: Sequence[int]) -> int:
-    return sorted(values)[len(values) // 2]

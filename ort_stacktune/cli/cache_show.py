@@ -7,12 +7,15 @@ import time
 from datetime import datetime
 from typing import Any
 
+from rich.table import Table
+
 from ort_stacktune.cli.arguments import cache_directory
 from ort_stacktune.cli.console import Output
 from ort_stacktune.cli.store import RecordFile, find_record, identity_here
-from ort_stacktune.cli.tables import age_text, facts_table, labelled, model_text
-from ort_stacktune.report import duration, report_table, seconds, speedup
+from ort_stacktune.cli.tables import age_text, facts_table, labelled, model_text, plain_table
+from ort_stacktune.report import duration, ordered, report_table, seconds, speedup
 from ort_stacktune.signature import describe_workload
+from ort_stacktune.store import Record
 
 
 def add(commands: Any, common: argparse.ArgumentParser) -> None:
@@ -41,6 +44,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
         )
         return 0
     output.show(facts_table(_facts(file)), "", report_table(record.report, record.reference), "")
+    output.show("First costs:", _first_costs(record), "")
     title = {None: "", True: ", the same as here", False: ", another one than here"}[file.is_current(here)]
     output.show(
         f"Environment{title}:", facts_table(_environment(record.report.environment, here)), "", "Key:"
@@ -70,9 +74,29 @@ def _facts(file: RecordFile) -> list[tuple[str, str]]:
             "search",
             f"{seconds(report.elapsed_ns)}, "
             + ("ended by its budget" if report.budget_exhausted else "complete")
-            + "".join(f", {label} {value:g}" for label, value in record.effort.items()),
+            + "".join(f", {phase} {seconds(spent_ns)}" for phase, spent_ns in report.phases_ns.items()),
         ),
+        ("effort", ", ".join(f"{label} {value:g}" for label, value in record.effort.items())),
+        ("seed", str(report.seed)),
     ]
+
+
+def _first_costs(record: Record) -> Table:
+    """Returns what each candidate cost before it ran steadily; it does not decide, but it is paid once."""
+    return plain_table(
+        ("candidate", "session", "first run", "after another shape", "memory"),
+        (
+            (
+                candidate.name,
+                duration(candidate.create_ns),
+                duration(candidate.first_run_ns),
+                duration(candidate.switch_ns),
+                "-" if candidate.peak_bytes is None else f"{candidate.peak_bytes / 2**20:.1f} MiB",
+            )
+            for candidate in ordered(record.report, record.reference)
+        ),
+        right=("session", "first run", "after another shape", "memory"),
+    )
 
 
 def _environment(stored: str, here: str | None) -> list[tuple[str, str]]:

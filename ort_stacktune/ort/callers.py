@@ -96,7 +96,7 @@ class _Binding:
     def bound_to(self, feeds: Feeds) -> Any:
         if self._feeds is not feeds:
             for name, array in feeds.items():
-                self._binding.bind_cpu_input(name, np.ascontiguousarray(array))
+                self._binding.bind_cpu_input(name, array)
             self._binding.synchronize_inputs()
             self._feeds = feeds
         return self._binding

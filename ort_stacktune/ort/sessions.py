@@ -113,6 +113,10 @@ def _fix_shapes(recipe: SessionRecipe, source: ModelSource, options: Any) -> str
     if facts is None:
         raise TuneFailure(FailureKind.REJECTED, "its graph can't be read, so its shapes can't be fixed")
     shapes = {name: tuple(shape) for name, shape in recipe.shapes.items()}
+    if unknown := sorted(shapes.keys() - {fact.name for fact in facts.inputs}):
+        raise TuneFailure(
+            FailureKind.REJECTED, f"it fixes the shape of {unknown[0]!r}, which is no input of the model"
+        )
     by_name = frozen_dims(facts, shapes)
     covered = by_name is not None and all(
         isinstance(dim, int) or (dim is not None and dim in by_name)

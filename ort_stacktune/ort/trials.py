@@ -152,8 +152,11 @@ class SessionTrials:
 
     def release(self, candidate: int) -> None:
         """Closes a candidate's session."""
-        closed = [self._callers.pop((candidate, as_served), None) for as_served in (False, True)]
-        if any(closed):
+        open_ones = [key for key in self._callers if key[0] == candidate]
+        for key in open_ones:
+            # Not popped into a name: what is still held here can't be given back.
+            del self._callers[key]
+        if open_ones:
             self._last = None if self._last == candidate else self._last
             give_back_memory()
 
@@ -257,7 +260,7 @@ class SessionTrials:
         for probe in self._probes:
             if set(probe) != set(live):
                 continue
-            feeds = {name: np.array(probe[name]) for name in live}
+            feeds = {name: np.array(probe[name], order="C") for name in live}
             if all(
                 feeds[name].shape == live[name].shape
                 and feeds[name].dtype == live[name].dtype
