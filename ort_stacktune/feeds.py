@@ -310,10 +310,10 @@ def _number(fact: InputFact, text: str) -> int | float | bool:
         wanted = "true, false, zeros or ones" if dtype.kind == "b" else wanted
         raise invalid(f"fill {text!r} for input {fact.name!r} is not usable; expected {wanted}") from None
     limits: Any = np.finfo(dtype) if dtype.kind == "f" else np.iinfo(dtype)
+    # As Python's own numbers: numpy's would take the value for one of their precision.
+    low, high = (type(value)(limit) for limit in (limits.min, limits.max))
     # NaN and the infinities fail the comparison as well.
-    if not limits.min <= value <= limits.max:
-        # As Python's own numbers, because numpy shortens its half-precision ones.
-        low, high = (type(value)(limit) for limit in (limits.min, limits.max))
+    if not low <= value <= high:
         raise invalid(
             f"fill {text!r} for input {fact.name!r} is not usable; expected a number from {low} to {high}"
         )

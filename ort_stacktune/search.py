@@ -132,8 +132,8 @@ class Search:
             if verdict is not Validation.PASSED and self._policy.require_validation:
                 raise TuneFailure(
                     FailureKind.UNAVAILABLE,
-                    "the reference's outputs have no validator: unsupported kind or more bytes than"
-                    " tolerance.max_bytes",
+                    "its outputs have no validator: they are of an unsupported kind, hold no finite number,"
+                    " or take more bytes than tolerance.max_bytes",
                 )
             self._reference_verified = verdict is Validation.PASSED
             self._reference_times.append(self._best_of_repeats(self._reference))
@@ -234,9 +234,8 @@ class Search:
             self._play_pair(contender)
             if min(pair_ratios(contender.pairs) or [1.0]) > slower:
                 contender.verdict = Verdict.NOT_FASTER
-                contender.note = (
-                    f"slower by {slower - 1:.0%} or more in every one of {len(contender.pairs)} pairs"
-                )
+                pairs = "its first pair" if len(contender.pairs) == 1 else f"all {len(contender.pairs)} pairs"
+                contender.note = f"slower by {slower - 1:.0%} or more in {pairs}"
                 return
 
     def _play_rounds(self) -> None:

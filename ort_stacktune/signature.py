@@ -114,7 +114,7 @@ def further_draws(
     """Returns further inputs of the same signature to validate on.
 
     Values are drawn from the live ones, so that indices stay in range; floating inputs also at four times
-    the amplitude, since some candidates are right for small values only.
+    the amplitude, since some candidates are right for small values only. Truth values are drawn freely.
 
     Args:
         feeds: Live inputs.
@@ -130,6 +130,9 @@ def further_draws(
                 draw[name] = live.copy()
             elif live.dtype.kind == "f":
                 draw[name] = _float_draw(live, amplitude, rng)
+            elif live.dtype.kind == "b":
+                # A mask is most often all true, and then another order of it would say nothing.
+                draw[name] = rng.random(live.shape) < 0.5
             else:
                 draw[name] = rng.permutation(live.ravel()).reshape(live.shape)
         draws.append(draw)

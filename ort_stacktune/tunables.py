@@ -11,7 +11,7 @@ from ort_stacktune.installed import stack_autotuner
 from ort_stacktune.ort.loader import onnxruntime
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe
-from ort_stacktune.ort.request import Request
+from ort_stacktune.ort.request import Request, RunSettings
 from ort_stacktune.ort.sessions import make_session
 from ort_stacktune.serving import Lane, ModelIdentity
 from ort_stacktune.tuner import StackTuner
@@ -20,7 +20,7 @@ from ort_stacktune.vocabulary import Scope
 # Before the module that imports its classes by name: without a build, the clear sentence has to come first.
 onnxruntime()
 
-from ort_stacktune.reading import CallReader, Refusal  # noqa: E402
+from ort_stacktune.reading import CallReader  # noqa: E402
 
 
 class TunableSet:
@@ -76,6 +76,7 @@ class TunableSet:
         self._workload = workload
         self._lock = threading.Lock()
         self._session: Any = None
+        self._run_options: Any = None
         self._lanes: dict[str, Lane] = {}
 
     def execute(
@@ -89,12 +90,11 @@ class TunableSet:
         """Selects under a controller and executes the live inputs once; see :func:`try_execute_stack`."""
         session = self._reference_session()
         request = CallReader(session).of_run(output_names, inputs, run_options)
-        if request is None or isinstance(request, Refusal):
-            return session.run(output_names, inputs, run_options)
-        lane = self._lane(operation, session)
-        choice = self._resolve(lane, tuner, request)
+        choice = None
+        if isinstance(request, Request):
+            choice = self._resolve(self._lane(operation, session), tuner, request)
         if choice is None or choice.session is None:
-            return session.run(output_names, inputs, run_options)
+            return session.run(output_names, inputs, run_options or self._run_options)
         try:
             return choice.session.run(output_names, inputs, run_options or choice.run_options)
         except Exception:
@@ -124,6 +124,7 @@ class TunableSet:
             check_placement=False,
         )
         with self._lock:
+            self._run_options = self._run_options or RunSettings().make(self.reference.run_config)
             self._session = self._session or made.session
             return self._session
 

@@ -50,10 +50,12 @@ def generate(situation: Situation) -> tuple[SessionRecipe, ...]:
 
 
 def _proposals(situation: Situation) -> Iterator[SessionRecipe]:
+    # Shapes fixed for one branch break the inference of the other, which is never taken.
+    dynamic = situation.dynamic and not situation.control_flow
     if not situation.control_flow:
         # OpenVINO EP 1.24 ends the process while it copies some branches of fixed shapes.
         yield from openvino.proposals(
-            situation.reference, situation.shapes, situation.dynamic, situation.cores, situation.providers
+            situation.reference, situation.shapes, dynamic, situation.cores, situation.providers
         )
     yield from cpu.pools(situation.reference, situation.cores, situation.callers)
-    yield from cpu.proposals(situation.reference, situation.shapes, situation.dynamic, situation.cores)
+    yield from cpu.proposals(situation.reference, situation.shapes, dynamic, situation.cores)

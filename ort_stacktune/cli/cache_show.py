@@ -43,6 +43,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
             }
         )
         return 0
+    output.show_whole(str(file.path))
     output.show(facts_table(_facts(file)), "", report_table(record.report, record.reference), "")
     output.show("First costs:", _first_costs(record), "")
     title = {None: "", True: ", the same as here", False: ", another one than here"}[file.is_current(here)]
@@ -57,7 +58,6 @@ def _facts(file: RecordFile) -> list[tuple[str, str]]:
     record, report = file.record, file.record.report
     created = datetime.fromtimestamp(record.created_s).astimezone().isoformat(" ", "seconds")
     return [
-        ("file", str(file.path)),
         ("created", f"{created}, {age_text(time.time() - record.created_s)} ago"),
         ("model", model_text(report.operation)),
         ("signature", describe_workload(report.workload)),

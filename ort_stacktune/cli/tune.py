@@ -175,12 +175,13 @@ def _policy(args: argparse.Namespace) -> StackPolicy:
 def _kept(directory: Path, decision: Decision, report: TuneReport | None, warnings: list[str]) -> _Kept:
     store = RecordStore(directory, warn=lambda _: None)
     record = store.get(decision.cache_key)
-    if record is not None and record.winner == decision.name:
+    # Under this key may still lie an earlier choice that could not be replaced.
+    if record is not None and record.report == report:
         return _Kept(store.path_of(decision.cache_key), record, None)
-    return _Kept(None, None, _why_not(decision, report, warnings))
+    return _Kept(None, None, _why_not(decision, warnings))
 
 
-def _why_not(decision: Decision, report: TuneReport | None, warnings: list[str]) -> str:
+def _why_not(decision: Decision, warnings: list[str]) -> str:
     from ort_stacktune.environment import describe, runtime_environment
 
     if not runtime_environment().persistent:
@@ -188,8 +189,6 @@ def _why_not(decision: Decision, report: TuneReport | None, warnings: list[str])
         return f"this environment can't be identified: {gaps}"
     if not decision.verified:
         return "nothing was verified"
-    if decision.is_reference and report is not None and report.budget_exhausted:
-        return "the budget ended the search early; give it more with --budget SECONDS"
     return "; ".join(warnings) or "the cache could not be written"
 
 
@@ -202,6 +201,8 @@ def _show(output: Output, model: str, decision: Decision, report: TuneReport | N
         output.show(report_table(report), "")
     age = "" if kept.record is None else age_text(time.time() - kept.record.created_s)
     output.show(decision_line(decision, report, age=age))
+    if report is not None and report.budget_exhausted:
+        output.show("The budget ended the search early; give it more with --budget SECONDS.")
     if kept.path is not None:
         output.show_whole(f"Stored in {kept.path}")
     else:

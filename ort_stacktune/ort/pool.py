@@ -41,6 +41,18 @@ class SessionPool:
         providers: list[str] = self._first.get_providers()
         return providers
 
+    def get_inputs(self) -> Any:
+        """As ``InferenceSession.get_inputs``."""
+        return self._first.get_inputs()
+
+    def get_outputs(self) -> Any:
+        """As ``InferenceSession.get_outputs``."""
+        return self._first.get_outputs()
+
+    def get_overridable_initializers(self) -> Any:
+        """As ``InferenceSession.get_overridable_initializers``."""
+        return self._first.get_overridable_initializers()
+
     def _on_an_idle_one(self, method: str, *arguments: Any) -> Any:
         try:
             session = self._idle.pop()

@@ -30,6 +30,7 @@ from ort_stacktune.ort.options import (
 from ort_stacktune.policy import Candidate
 
 _SCHEMA = "recipe/1"
+_MAX_INSTANCES = 256
 
 Provider = tuple[str, Mapping[str, str]]
 
@@ -98,6 +99,12 @@ class SessionRecipe:
         )
         normal(self, "custom_op_libraries", _libraries(self.custom_op_libraries))
         normal(self, "shapes", {name: _shape(name, sizes) for name, sizes in _entries("shapes", self.shapes)})
+        whole = isinstance(self.instances, int) and not isinstance(self.instances, bool)
+        if not whole or not 1 <= self.instances <= _MAX_INSTANCES:
+            raise invalid(
+                f"instances of recipe {self.name!r} is {self.instances!r};"
+                f" expected a whole number from 1 to {_MAX_INSTANCES}"
+            )
         if not isinstance(self.eligible, bool):
             raise invalid(f"eligible of recipe {self.name!r} is {self.eligible!r}; expected True or False")
         if self.workspace_bytes is not None and (

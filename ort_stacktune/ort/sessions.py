@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import gc
+import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -24,6 +25,10 @@ from ort_stacktune.ort.recipes import Provider, SessionRecipe
 
 CPU = "CPUExecutionProvider"
 FATAL_ONLY = 4
+
+_ORT_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
+_FIRST_CHARACTERS = 120
+_LAST_CHARACTERS = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +88,7 @@ def _made(recipe: SessionRecipe, source: ModelSource, trial: bool) -> Any:
         raise
     except Exception as error:
         raise TuneFailure(
-            FailureKind.REJECTED, f"its session could not be made: {first_line(error)}"
+            FailureKind.REJECTED, f"its session could not be made: {in_short(error)}"
         ) from error
 
 
@@ -191,10 +196,16 @@ def _check_placement(recipe: SessionRecipe, session: Any, nodes: Mapping[str, Co
         )
 
 
-def first_line(error: BaseException) -> str:
-    """Returns an error's class and its first line, for a report."""
-    text = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {text[0][:300] if text else ''}".rstrip(": ")
+def in_short(error: BaseException) -> str:
+    """Returns an error's class and what it says at its beginning and at its end, for a report.
+
+    Behind ONNX Runtime's own first line, an execution provider puts its reason last.
+    """
+    lines = [line.strip() for line in _ORT_PREFIX.sub("", str(error)).splitlines() if line.strip()]
+    text = "" if not lines else lines[0][:_FIRST_CHARACTERS]
+    if len(lines) > 1 or (lines and len(lines[0]) > _FIRST_CHARACTERS):
+        text += f" ... {lines[-1][-_LAST_CHARACTERS:]}"
+    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def give_back_memory() -> None:

@@ -22,7 +22,7 @@ from ort_stacktune.ort.callers import Caller, Feeds, Outputs
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe
 from ort_stacktune.ort.request import Request
-from ort_stacktune.ort.sessions import CPU, MadeSession, first_line, give_back_memory, make_session
+from ort_stacktune.ort.sessions import CPU, MadeSession, give_back_memory, in_short, make_session
 from ort_stacktune.signature import feeds_of_other_shapes, further_draws
 from ort_stacktune.verify import compare
 from ort_stacktune.vocabulary import FirstCosts, Timing, Tolerance, Validation
@@ -279,7 +279,7 @@ class SessionTrials:
             raise TuneFailure(
                 FailureKind.UNAVAILABLE,
                 "a session rebuilt from your options does not reproduce yours, so it can't stand in for it;"
-                f" some options can't be read back ({first_line(error)})",
+                f" some options can't be read back ({in_short(error)})",
             ) from error
 
     def _check(
@@ -342,7 +342,7 @@ class SessionTrials:
         except TuneFailure:
             raise
         except Exception as error:
-            raise TuneFailure(FailureKind.REJECTED, first_line(error)) from error
+            raise TuneFailure(FailureKind.REJECTED, in_short(error)) from error
 
 
 def _outputs_or_none(caller: Caller, feeds: Feeds) -> Outputs | None:
