@@ -57,9 +57,9 @@ class Contender:
     trailing: bool = False
     undecided: bool = False
 
-    def score(self) -> float:
-        """Returns its median time over the reference's; infinite without pairs."""
-        ratios = pair_ratios(self.pairs)
+    def score(self, *, confirmed: bool = False) -> float:
+        """Returns its median time over the reference's, also on the fresh pairs; infinite without pairs."""
+        ratios = pair_ratios(self.confirming if confirmed else self.pairs)
         return ratio_and_spread(ratios)[0] if ratios else float("inf")
 
     def quartiles(self) -> tuple[float, float]:

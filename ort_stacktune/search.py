@@ -21,12 +21,18 @@ from dataclasses import dataclass, replace
 from ort_stacktune.contender import Contender, failing_limit, middle
 from ort_stacktune.failures import FailureKind, TuneFailure
 from ort_stacktune.policy import Candidate, StackPolicy
-from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, ratio_and_spread
+from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, paired_score, ratio_and_spread
 from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
 
 # Slower than this in every pair so far, after one, two and three of them: no need for more.
 _PLAIN_LOSER = (1.5, 1.25, 1.1)
 _TIE = 1.01
+
+# Who may be the fastest among those that passed, and how many of them are set up to serve at one time.
+_CLOSE = 1.15
+_MAX_FINALISTS = 3
+_FINAL_BATCHES = 3
+_CLOSE_IN_THE_FINAL = 1.03
 
 # Share of the budget for opening candidates before the favourite so far may keep others from being opened.
 _LOOKING_AROUND = 0.4
@@ -307,17 +313,44 @@ class Search:
             key=lambda c: (c.score(), c.index),
         )
         while qualified:
-            best = qualified[0].score()
-            favourite = min(
-                (c for c in qualified if c.score() <= best * _TIE),
-                key=lambda c: (self._candidates[c.index].complexity, c.score(), c.index),
-            )
-            qualified.remove(favourite)
-            if self._confirm(favourite):
-                for other in qualified:
-                    other.note = f"passed, but {self._candidates[favourite.index].name} is faster or simpler"
-                return favourite
+            close = [c for c in qualified if c.score() <= qualified[0].score() * _CLOSE]
+            finalists = close[:_MAX_FINALISTS]
+            self._play_final(finalists)
+            confirmed = [c for c in finalists if self._is_confirmed(c)]
+            qualified = [c for c in qualified if c not in finalists]
+            if confirmed:
+                return self._winner_of(confirmed, qualified)
         return None
+
+    def _winner_of(self, confirmed: list[Contender], others: list[Contender]) -> Contender:
+        best = min(c.score(confirmed=True) for c in confirmed)
+        winner = min(
+            (c for c in confirmed if c.score(confirmed=True) <= best * _TIE),
+            key=lambda c: (self._candidates[c.index].complexity, c.score(confirmed=True), c.index),
+        )
+        for other in (*confirmed, *others):
+            if other is not winner:
+                other.note = f"passed, but {self._candidates[winner.index].name} is faster or simpler"
+        return winner
+
+    def _play_final(self, finalists: list[Contender]) -> None:
+        """Plays fresh pairs against the reference, all sides set up as they will serve.
+
+        The pairs that made a favourite flatter it, and what keeps trials quiet may have slowed one side. One
+        batch is enough unless it is noisy or leaves two finalists close together.
+        """
+        for batch in range(_FINAL_BATCHES):
+            playing = [c for c in finalists if c.rejection is None]
+            if batch and not (any(map(self._is_noisy, playing)) or _too_close_to_call(playing)):
+                return
+            for _ in range(self._policy.samples):
+                self._round += 1
+                for contender in playing:
+                    if contender.rejection is None:
+                        self._attempt(contender, self._play_confirming_pair)
+
+    def _is_noisy(self, contender: Contender) -> bool:
+        return paired_score(contender.confirming, self._policy) is None
 
     def _judge(self, contender: Contender) -> None:
         """Puts the test's verdict into words and holds it against the limits of the policy."""
@@ -339,21 +372,18 @@ class Search:
             contender.verdict = Verdict.NOT_FASTER
             contender.note = failing
 
-    def _confirm(self, contender: Contender) -> bool:
-        """Plays fresh pairs against the reference, both set up as they will serve.
-
-        The pairs that made a favourite flatter it, and what keeps trials quiet may have slowed one side.
-        """
-        self._attempt(contender, self._play_confirming_pairs)
-        if contender.rejection is None:
-            failing = failing_limit(contender.confirming, self._policy)
-            if failing is not None:
-                contender.note = f"not confirmed on fresh pairs: {failing}"
-            elif (unpaid := self._unpaid_costs(contender)) is not None:
-                contender.note = unpaid
-            else:
-                return True
-            contender.verdict = Verdict.NOT_FASTER
+    def _is_confirmed(self, contender: Contender) -> bool:
+        if contender.rejection is not None:
+            return False
+        failing = failing_limit(contender.confirming, self._policy)
+        if failing is not None:
+            contender.note = f"not confirmed on fresh pairs: {failing}"
+        elif (unpaid := self._unpaid_costs(contender)) is not None:
+            contender.note = unpaid
+        else:
+            return True
+        contender.verdict = Verdict.NOT_FASTER
+        self._release(contender.index)
         return False
 
     def _unpaid_costs(self, contender: Contender) -> str | None:
@@ -362,10 +392,8 @@ class Search:
             return None
         return f"repays its first costs after {needed} calls, more than expected_calls {expected}"
 
-    def _play_confirming_pairs(self, contender: Contender) -> None:
-        for _ in range(self._policy.samples):
-            self._round += 1
-            contender.confirming.append(self._timed_pair(contender.index, as_served=True))
+    def _play_confirming_pair(self, contender: Contender) -> None:
+        contender.confirming.append(self._timed_pair(contender.index, as_served=True))
 
     def _play_pair(self, contender: Contender) -> None:
         started_ns = self._clock_ns()
@@ -487,6 +515,11 @@ class Search:
             switch_ns=costs.switch_ns,
             peak_bytes=costs.peak_bytes,
         )
+
+
+def _too_close_to_call(finalists: list[Contender]) -> bool:
+    scores = sorted(c.score(confirmed=True) for c in finalists)
+    return len(scores) > 1 and scores[1] <= scores[0] * _CLOSE_IN_THE_FINAL
 
 
 class _ReferenceFailed(TuneFailure):

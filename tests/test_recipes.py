@@ -73,6 +73,10 @@ LACKING = next(
         ({"workspace_bytes": -1}, ["workspace_bytes"]),
         ({"workspace_bytes": True}, ["workspace_bytes"]),
         ({"eligible": "no"}, ["eligible"]),
+        ({"instances": 0}, ["instances", "256"]),
+        ({"instances": 257}, ["instances"]),
+        ({"instances": True}, ["instances"]),
+        ({"instances": "2"}, ["instances"]),
     ],
     ids=str,
 )
@@ -117,6 +121,7 @@ def test_the_revision_changes_with_every_field_but_the_name(tmp_path: Path) -> N
         {"custom_op_libraries": [str(library)]},
         {"shapes": {"x": (1, 16)}},
         {"shapes": {"x": (11, 6)}},
+        {"instances": 2},
         {"workspace_bytes": 0},
         {"workspace_bytes": 1},
         {"eligible": False},

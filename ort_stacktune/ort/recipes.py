@@ -50,12 +50,12 @@ class SessionRecipe:
         config: Session config entries.
         run_config: Run config entries, set on the options of every run.
         custom_op_libraries: Paths of custom operator libraries, each registered once.
+        workspace_bytes: Workspace it needs; ``None`` where unknown.
+        eligible: False keeps it in the manifest but out of the trials.
         shapes: Exact shape of every input, where the graph is to be fixed to them; such a recipe serves
             that signature only.
         instances: Sessions that callers take in turns, 1 to 256. More than one serves ``run`` and
             ``run_with_ort_values``, not IO bindings, which belong to one session.
-        workspace_bytes: Workspace it needs; ``None`` where unknown.
-        eligible: False keeps it in the manifest but out of the trials.
         revision: Digest of all of the above but the name.
 
     Raises:
@@ -70,10 +70,10 @@ class SessionRecipe:
     config: Mapping[str, Any] = field(default_factory=dict)
     run_config: Mapping[str, str] = field(default_factory=dict)
     custom_op_libraries: Sequence[str] = ()
-    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
-    instances: int = 1
     workspace_bytes: int | None = None
     eligible: bool = True
+    shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
+    instances: int = 1
     revision: str = field(init=False)
 
     def __post_init__(self) -> None:

@@ -71,6 +71,9 @@ def make_session(
     nodes = node_counts(sessions[0])
     if check_placement:
         _check_placement(recipe, sessions[0], nodes)
+    if not trial:
+        # It stays, so what only its making needed should not: several times the model with some versions.
+        give_back_memory()
     counts = {provider: sum(operators.values()) for provider, operators in nodes.items()}
     return MadeSession(sessions[0] if len(sessions) == 1 else SessionPool(sessions), counts)
 
