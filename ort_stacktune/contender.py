@@ -12,8 +12,8 @@ from ort_stacktune.statistics import (
     FasterTest,
     Verdict,
     median_interval,
+    mostly,
     pair_ratios,
-    paired_score,
     ratio_and_spread,
 )
 from ort_stacktune.vocabulary import CandidateReport, FirstCosts
@@ -79,6 +79,14 @@ class Contender:
         self.verified = self.verified and kind is not FailureKind.REJECTED
         self.note = note
 
+    def is_settled(self, policy: StackPolicy) -> bool:
+        """Whether its fresh pairs speak clearly: against it, or for it and without too much noise."""
+        pairs = len(self.confirming)
+        gains = sum(reference > policy.min_speedup * own for reference, own in self.confirming)
+        if mostly(pairs - gains, pairs):
+            return True
+        return mostly(gains, pairs) and failing_limit(self.confirming, policy) is None
+
     def break_even(self, costs: FirstCosts | None) -> int | None:
         """Returns the calls after which it has repaid its making and its slower first run, where known."""
         if costs is None or costs.create_ns is None or costs.first_run_ns is None:
@@ -115,16 +123,20 @@ class Contender:
 
 
 def failing_limit(pairs: Pairs, policy: StackPolicy) -> str | None:
-    """Returns which limit of the policy a set of pairs fails, in words, or ``None``."""
-    score = paired_score(pairs, policy)
-    if score is None:
-        ratios = pair_ratios(pairs)
-        if len(pairs) < policy.samples or ratios is None:
-            return f"too few good pairs: {len(pairs)} of {policy.samples}"
-        spread = ratio_and_spread(ratios)[1]
-        return f"too noisy: spread {spread:.2f} over the limit {policy.max_relative_mad:g}"
-    if score[0] * policy.min_speedup > 1.0:
-        return f"gain {1 / score[0]:.3f}x is under min_speedup {policy.min_speedup:g}"
+    """Returns which limit of the policy a set of pairs fails, in words, or ``None``.
+
+    The limit on the spread is meant for ``policy.samples`` pairs. More of them know the median better, by the
+    square root of their number, and may scatter as much more.
+    """
+    ratios = pair_ratios(pairs)
+    if len(pairs) < policy.samples or ratios is None:
+        return f"too few good pairs: {len(pairs)} of {policy.samples}"
+    ratio, spread = ratio_and_spread(ratios)
+    limit = policy.max_relative_mad * math.sqrt(len(pairs) / policy.samples)
+    if spread > limit:
+        return f"too noisy: spread {spread:.2f} over the limit {limit:.2f} for {len(pairs)} pairs"
+    if ratio * policy.min_speedup > 1.0:
+        return f"gain {1 / ratio:.3f}x is under min_speedup {policy.min_speedup:g}"
     return None
 
 

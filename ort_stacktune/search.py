@@ -21,17 +21,21 @@ from dataclasses import dataclass, replace
 from ort_stacktune.contender import Contender, failing_limit, middle
 from ort_stacktune.failures import FailureKind, TuneFailure
 from ort_stacktune.policy import Candidate, StackPolicy
-from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, paired_score, ratio_and_spread
+from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, ratio_and_spread
 from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
 
-# Slower than this in every pair so far, after one, two and three of them: no need for more.
+# Slower than this in every pair so far, after one, two and three of them: no need for more. Where the
+# reference's own times scatter, being unlucky three times in a row is common enough to ask for more.
 _PLAIN_LOSER = (1.5, 1.25, 1.1)
+_PLAIN_LOSER_IN_NOISE = (4.0, 2.0, 1.25)
+_QUIET = 0.04
+_TIMES_TO_BE_QUIET = 4
 _TIE = 1.01
 
 # Who may be the fastest among those that passed, and how many of them are set up to serve at one time.
 _CLOSE = 1.15
 _MAX_FINALISTS = 3
-_FINAL_BATCHES = 3
+_CLOSE_BATCHES = 3
 _CLOSE_IN_THE_FINAL = 1.03
 
 # Share of the budget for opening candidates before the favourite so far may keep others from being opened.
@@ -142,7 +146,8 @@ class Search:
                     " or take more bytes than tolerance.max_bytes",
                 )
             self._reference_verified = verdict is Validation.PASSED
-            self._reference_times.append(self._best_of_repeats(self._reference))
+            for _ in range(_TIMES_TO_BE_QUIET):
+                self._reference_times.append(self._best_of_repeats(self._reference))
         self._note_facts(self._reference)
 
     def _open_trials(self) -> None:
@@ -236,13 +241,18 @@ class Search:
         if not contender.verified and self._policy.require_validation:
             raise TuneFailure(FailureKind.UNAVAILABLE, "its outputs have no validator")
         self._note_facts(index)
-        for slower in _PLAIN_LOSER[: self._policy.max_samples]:
+        limits = _PLAIN_LOSER if self._is_quiet() else _PLAIN_LOSER_IN_NOISE
+        for slower in limits[: self._policy.max_samples]:
             self._play_pair(contender)
             if min(pair_ratios(contender.pairs) or [1.0]) > slower:
                 contender.verdict = Verdict.NOT_FASTER
                 pairs = "its first pair" if len(contender.pairs) == 1 else f"all {len(contender.pairs)} pairs"
                 contender.note = f"slower by {slower - 1:.0%} or more in {pairs}"
                 return
+
+    def _is_quiet(self) -> bool:
+        times = [float(time_ns) for time_ns in self._reference_times]
+        return len(times) >= _TIMES_TO_BE_QUIET and ratio_and_spread(times)[1] <= _QUIET
 
     def _play_rounds(self) -> None:
         while True:
@@ -336,21 +346,22 @@ class Search:
     def _play_final(self, finalists: list[Contender]) -> None:
         """Plays fresh pairs against the reference, all sides set up as they will serve.
 
-        The pairs that made a favourite flatter it, and what keeps trials quiet may have slowed one side. One
-        batch is enough unless it is noisy or leaves two finalists close together.
+        The pairs that made a favourite flatter it, and what keeps trials quiet may have slowed one side.
+        Pairs go on while one finalist's do not speak clearly or two are close together.
         """
-        for batch in range(_FINAL_BATCHES):
+        policy = self._policy
+        for played in range(policy.max_samples):
             playing = [c for c in finalists if c.rejection is None]
-            if batch and not (any(map(self._is_noisy, playing)) or _too_close_to_call(playing)):
-                return
-            for _ in range(self._policy.samples):
-                self._round += 1
-                for contender in playing:
-                    if contender.rejection is None:
-                        self._attempt(contender, self._play_confirming_pair)
-
-    def _is_noisy(self, contender: Contender) -> bool:
-        return paired_score(contender.confirming, self._policy) is None
+            if played >= policy.samples:
+                unsettled = [c for c in playing if not c.is_settled(policy)]
+                if _too_close_to_call(playing) and played < _CLOSE_BATCHES * policy.samples:
+                    unsettled = playing
+                if not unsettled:
+                    return
+                playing = unsettled
+            self._round += 1
+            for contender in playing:
+                self._attempt(contender, self._play_confirming_pair)
 
     def _judge(self, contender: Contender) -> None:
         """Puts the test's verdict into words and holds it against the limits of the policy."""
@@ -367,7 +378,9 @@ class Search:
                 f" {test.least_pairs} won pairs, and max_samples is {policy.max_samples}"
             )
         elif contender.verdict is Verdict.NOT_FASTER:
-            contender.note = f"not faster by {policy.min_speedup:g}x: won {test.wins} of {test.pairs} pairs"
+            contender.note = (
+                f"not faster by {policy.min_speedup:g}x: was so in {test.gains} of {test.pairs} pairs"
+            )
         elif (failing := failing_limit(contender.pairs, policy)) is not None:
             contender.verdict = Verdict.NOT_FASTER
             contender.note = failing
@@ -400,9 +413,12 @@ class Search:
         pair = self._timed_pair(contender.index)
         contender.pairs.append(pair)
         contender.pairs_ns += self._clock_ns() - started_ns
-        # A pass before `samples` pairs waits for them; a futile candidate need not.
         verdict = contender.test.add(*pair)
-        if verdict is not Verdict.FASTER or contender.test.pairs >= self._policy.samples:
+        # A pass waits for `samples` pairs, and for more where they are noisy; a futile candidate need not.
+        waiting = len(contender.pairs) < self._policy.max_samples and (
+            failing_limit(contender.pairs, self._policy) is not None
+        )
+        if verdict is not Verdict.FASTER or not waiting:
             contender.verdict = verdict
 
     def _timed_pair(self, candidate: int, *, as_served: bool = False) -> tuple[int, int]:

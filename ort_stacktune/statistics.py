@@ -7,15 +7,18 @@ each pair runs first; the guarantee below rests on it.
 chance that any of them passes :class:`FasterTest` is at most ``1 - confidence``, whatever the noise looks
 like: heavy tails, drift, bursts, correlation between neighbours.
 
-**Why.** Call a pair a win when ``reference_ns > min_speedup * candidate_ns``. If both sides draw on the
+**Why.** Call a pair a win when the candidate took less time than the reference. If both sides draw on the
 same distribution given everything seen before, then swapping the labels of a pair changes nothing, and
-the coin makes both labellings equally likely, so a win has a chance of at most 1/2 given the past; a
-slower candidate or a ``min_speedup`` above 1 only lowers it. A gambler who starts with 1 and stakes the
+the coin makes both labellings equally likely, so a win has a chance of at most 1/2 given the past; a slower
+candidate, or counting a tie as lost, only lowers it. A gambler who starts with 1 and stakes the
 fraction ``b`` of what he has on each pair (times ``1 + b`` for a win, ``1 - b`` otherwise) then holds a
 supermartingale, and so does the average over several gamblers with different ``b``. By Ville's inequality
 (J. Ville, 1939) such a fortune ever reaches ``m / (1 - confidence)`` with a chance of at most
 ``(1 - confidence) / m``; the union over ``m`` candidates gives the claim. It holds at every moment at
-once, so looking after each pair and stopping when pleased costs nothing.
+once, so looking after each pair and stopping when pleased costs nothing, and a pass stays a pass.
+
+Passing shows that a candidate is faster. That it is faster by ``min_speedup`` is asked of the median of its
+pairs, and again of fresh pairs; whatever refuses a candidate there, or drops it early, can't promote one.
 """
 
 from __future__ import annotations
@@ -31,9 +34,8 @@ from ort_stacktune.policy import StackPolicy
 # log(len) of the best of them.
 _STAKES = (0.15, 0.35, 0.55, 0.75, 0.98)
 
-# A candidate exactly at min_speedup is given up wrongly with at most this chance; one that is clearly
-# faster, with next to none.
-_GIVE_UP_RISK = 0.05
+# Enough to give a candidate up, or to call its fresh pairs clear: wrong with a chance of at most 1/20.
+_ENOUGH = math.log(20.0)
 
 
 class Verdict(Enum):
@@ -45,10 +47,10 @@ class Verdict(Enum):
 
 
 class FasterTest:
-    """Sequential test of whether a candidate beats the reference by ``min_speedup``.
+    """Sequential test of whether a candidate is faster than the reference.
 
     Args:
-        min_speedup: Least gain that counts as a win of a pair.
+        min_speedup: Gain below which a candidate is given up: one whose gains do not reach it in most pairs.
         confidence: Chance that a search without any faster candidate promotes none.
         candidates: Candidates in that search; the evidence asked of each grows with it.
         max_pairs: Pairs after which an open test ends.
@@ -57,17 +59,19 @@ class FasterTest:
     def __init__(self, min_speedup: float, confidence: float, candidates: int, max_pairs: int) -> None:
         self._min_speedup = min_speedup
         self._needed = math.log(max(candidates, 1) / (1.0 - confidence))
-        self._enough_to_give_up = math.log(1.0 / _GIVE_UP_RISK)
         self._max_pairs = max_pairs
+        self._passed = False
         self.pairs = 0
         self.wins = 0
+        self.gains = 0
 
     def add(self, reference_ns: int, candidate_ns: int) -> Verdict:
         """Takes one pair of completed times in ns and returns the verdict so far."""
         self.pairs += 1
         # A tie counts against the candidate: with it the chance of a win stays at most 1/2.
-        if reference_ns > self._min_speedup * candidate_ns:
-            self.wins += 1
+        self.wins += reference_ns > candidate_ns
+        self.gains += reference_ns > self._min_speedup * candidate_ns
+        self._passed = self._passed or _log_fortune(self.wins, self.pairs - self.wins) >= self._needed
         return self.verdict
 
     @property
@@ -81,15 +85,19 @@ class FasterTest:
     @property
     def verdict(self) -> Verdict:
         """The verdict over the pairs taken so far."""
-        losses = self.pairs - self.wins
-        if _log_fortune(self.wins, losses) >= self._needed:
-            return Verdict.FASTER
-        if _log_fortune(losses, self.wins) >= self._enough_to_give_up:
+        if mostly(self.pairs - self.gains, self.pairs):
             return Verdict.NOT_FASTER
+        if self._passed:
+            return Verdict.FASTER
         still_to_come = self._max_pairs - self.pairs
-        if _log_fortune(self.wins + still_to_come, losses) < self._needed:
+        if _log_fortune(self.wins + still_to_come, self.pairs - self.wins) < self._needed:
             return Verdict.NOT_FASTER
         return Verdict.OPEN
+
+
+def mostly(cases: int, pairs: int) -> bool:
+    """Whether something occurs in most pairs, by those seen; wrong with a chance of at most 1/20."""
+    return _log_fortune(cases, pairs - cases) >= _ENOUGH
 
 
 @lru_cache(maxsize=65536)

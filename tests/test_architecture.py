@@ -87,8 +87,7 @@ def imported(tree: ast.Module) -> Iterator[tuple[str, str]]:
             assert node.level == 0, "imports are absolute, so that this test can follow them"
             yield from ((node.module or "", alias.name) for alias in node.names)
         elif isinstance(node, ast.Call) and ast.unparse(node.func).endswith(("import_module", "__import__")):
-            if node.args and isinstance(node.args[0], ast.Constant):
-                yield str(node.args[0].value), ""
+            yield from ((str(word.value), "") for word in node.args if isinstance(word, ast.Constant))
 
 
 def ours(tree: ast.Module) -> Iterator[str]:
@@ -182,7 +181,7 @@ for name in json.loads(sys.argv[2]):
 
 root = sys.argv[1] + os.sep
 found = []
-STDLIB = ("os.py", "<frozen os>", "_collections_abc.py", "<frozen _collections_abc>", "pathlib.py", "subprocess.py")
+STDLIB = ("os.py", "<frozen os>", "_collections_abc.py", "<frozen _collections_abc>", "pathlib.py")
 
 def ours(frame, *passing):
     while frame is not None and frame.f_code.co_filename.endswith(passing):

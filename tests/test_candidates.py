@@ -36,7 +36,13 @@ def situation(**changes: Any) -> Situation:
 
 
 EVERY = [
-    {"dynamic": dynamic, "control_flow": control_flow, "cores": cores, "reference": reference, "callers": callers}
+    {
+        "dynamic": dynamic,
+        "control_flow": control_flow,
+        "cores": cores,
+        "reference": reference,
+        "callers": callers,
+    }
     for dynamic in (True, False)
     for control_flow in (True, False)
     for cores in (1, 2, 3, 4, 64)

@@ -58,7 +58,8 @@ options.intra_op_num_threads = 1
 if what == "tuned":
     policy = StackPolicy(samples=3, max_samples=21, repeats=2, warmups=1, confidence=0.6, budget_s=600.0,
                          max_relative_mad=10.0)
-    session = TunedSession(slow, options, providers=CPU, candidates=[winner, *losers], tuner=StackTuner(policy))
+    tuner = StackTuner(policy)
+    session = TunedSession(slow, options, providers=CPU, candidates=[winner, *losers], tuner=tuner)
     session.run(None, feed)
     decision = session.decision(feed)
     assert decision is not None and decision.name == "fast", session.report(feed)
@@ -92,5 +93,4 @@ def test_a_search_over_ten_candidates_of_a_large_model_leaves_the_reference_and_
     fast = save(heavy, tmp_path / "fast.onnx")
     del heavy
     tuned, plain = resident("tuned", slow, fast), resident("plain", slow, fast)
-    print(tuned / 2**20, plain / 2**20)
     assert tuned <= 1.25 * plain, f"{tuned / 2**20:.0f} MB against {plain / 2**20:.0f} MB"

@@ -29,7 +29,6 @@ from ort_stacktune import (
     Stats,
     Timing,
     Tolerance,
-    TunableSet,
     TunedSession,
     TuneFailure,
     TuneReport,
@@ -209,9 +208,7 @@ SIGNATURES: dict[str, dict[str, tuple[Any, Any]]] = {
     },
     "StackTuner.stats": {},
     "StackTuner.reports": {},
-    "StackTuner.select": dict.fromkeys(
-        ("problem", "candidates", "reference", "runner"), (POSITIONAL, EMPTY)
-    ),
+    "StackTuner.select": dict.fromkeys(("problem", "candidates", "reference", "runner"), (POSITIONAL, EMPTY)),
     "StackTuner.invalidate": {"decision": (POSITIONAL, EMPTY), "ban_candidate": (POSITIONAL, False)},
     "StackTuner.record_comparison": dict.fromkeys(
         ("decision", "reference_ns", "selected_ns", "correctness_checked"), (POSITIONAL, EMPTY)

@@ -1,4 +1,4 @@
-"""Real models, tuned for real: outputs and errors are those of the raw session, choices outlive the process."""
+"""Real models, tuned for real: outputs and errors are the raw session's, choices outlive the process."""
 
 from __future__ import annotations
 

@@ -40,7 +40,11 @@ def entry(session: Any, key: str) -> str | None:
 def test_a_provider_that_takes_only_some_nodes_is_refused_with_the_operators_it_left(tmp_path: Path) -> None:
     path = save(graphs.optional_input(), tmp_path / "m.onnx")
     with raising(
-        FailureKind.REJECTED, "OpenVINO", "CPUExecutionProvider runs", "OptionalGetElement x1", "list that provider"
+        FailureKind.REJECTED,
+        "OpenVINO",
+        "CPUExecutionProvider runs",
+        "OptionalGetElement x1",
+        "list that provider",
     ):
         make(path, providers=[OPENVINO], session_options={"log_severity_level": 4})
 

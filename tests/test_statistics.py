@@ -90,11 +90,19 @@ def test_a_tie_counts_against_the_candidate() -> None:
     assert test.verdict is Verdict.NOT_FASTER
 
 
-def test_a_gain_below_min_speedup_wins_no_pair() -> None:
+def test_a_candidate_whose_gains_stay_below_min_speedup_is_given_up() -> None:
     test = FasterTest(1.05, 0.99, 1, 101)
     for _ in range(20):
         test.add(104, 100)
-    assert test.wins == 0
+    assert (test.wins, test.gains) == (20, 0)
+    assert test.verdict is Verdict.NOT_FASTER
+
+
+def test_a_pass_stays_a_pass_while_gains_hold() -> None:
+    test = FasterTest(1.0, 0.99, 1, 101)
+    while test.add(2, 1) is not Verdict.FASTER:
+        pass
+    assert test.add(1, 2) is Verdict.FASTER
 
 
 def test_more_candidates_have_to_bring_more_evidence() -> None:

@@ -95,7 +95,7 @@ def _draws(seed: int) -> np.ndarray[Any, Any]:
 
 
 def _wrong_in_run(number: int) -> onnx.ModelProto:
-    """Relu, but off by one in the given run of a session, counted from 1, and in no other of the first ones."""
+    """Relu, but off by one in the given run of a session, counted from 1, and in no other early one."""
     for seed in range(1, 500):
         draws = _draws(seed)
         if int(draws.argmax()) == number - 1:
@@ -125,7 +125,9 @@ def test_a_candidate_that_is_right_for_values_as_large_as_the_live_ones_only_is_
 ) -> None:
     x = floats(4, 4)
     bound = np.array(np.abs(x).max() * 1.5, np.float32)
-    clip = graph_of([helper.make_node("Clip", ["x0", "low", "high"], ["y"])], low=np.float32(0) * bound, high=bound)
+    clip = graph_of(
+        [helper.make_node("Clip", ["x0", "low", "high"], ["y"])], low=np.float32(0) * bound, high=bound
+    )
     with raising(FailureKind.REJECTED, "'y'"):
         verdict(trials_of(tmp_path, graphs.sum_of(1), clip, {"x0": x}))
 
@@ -133,7 +135,10 @@ def test_a_candidate_that_is_right_for_values_as_large_as_the_live_ones_only_is_
 def test_a_candidate_that_returns_what_the_live_input_alone_gives_is_rejected(tmp_path: Path) -> None:
     x = floats(2, 4)
     frozen = graph_of(
-        [helper.make_node("Mul", ["x0", "nought"], ["zero"]), helper.make_node("Add", ["zero", "answer"], ["y"])],
+        [
+            helper.make_node("Mul", ["x0", "nought"], ["zero"]),
+            helper.make_node("Add", ["zero", "answer"], ["y"]),
+        ],
         nought=np.zeros(1, np.float32),
         answer=np.maximum(x, 0),
     )
@@ -201,9 +206,7 @@ def test_a_value_that_steers_is_the_same_in_every_input_a_candidate_is_checked_o
     thrice.graph.input.append(helper.make_tensor_value_info("times", onnx.TensorProto.INT64, []))
     # A probe for another value is another question.
     probes = [{"x": floats(2, 4, seed=1), "times": np.array(5)}]
-    trials = trials_of(
-        tmp_path, graphs.counted(), thrice, feed, steering=frozenset({"times"}), probes=probes
-    )
+    trials = trials_of(tmp_path, graphs.counted(), thrice, feed, steering=frozenset({"times"}), probes=probes)
     assert verdict(trials) is Validation.PASSED
 
 
@@ -238,9 +241,7 @@ def test_a_reference_that_can_not_be_made_again_is_unavailable_and_a_candidate_r
 
 
 def test_device_timing_is_unavailable_where_there_are_no_device_events(tmp_path: Path) -> None:
-    trials = trials_of(
-        tmp_path, graphs.mlp(), graphs.mlp(), {"x": floats(2, 16)}, timing=Timing.DEVICE
-    )
+    trials = trials_of(tmp_path, graphs.mlp(), graphs.mlp(), {"x": floats(2, 16)}, timing=Timing.DEVICE)
     with raising(FailureKind.UNAVAILABLE, "END_TO_END"):
         trials.measure(CANDIDATE)
 
@@ -357,7 +358,9 @@ def test_a_released_candidate_is_closed_and_made_again_when_asked_for(tmp_path: 
     assert not trials._callers
 
 
-@pytest.mark.parametrize("end", [lambda t: t.release(CANDIDATE), lambda t: t.close()], ids=["release", "close"])
+@pytest.mark.parametrize(
+    "end", [lambda t: t.release(CANDIDATE), lambda t: t.close()], ids=["release", "close"]
+)
 def test_a_session_is_gone_before_its_memory_is_given_back(
     end: Callable[[SessionTrials], None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -41,8 +41,8 @@ def pair(tmp_path: Path, base: onnx.ModelProto | None = None, **keywords: Any) -
 
 
 @pytest.fixture
-def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
-    """Yields the feeds of all calls of any session's ``run``, trials included."""
+def runs(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """Returns the feeds of all calls of any session's ``run``, trials included."""
     seen: list[dict[str, Any]] = []
     run = ort.InferenceSession.run
 
@@ -51,7 +51,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[dict[str, Any]]]:
         return run(self, output_names, input_feed, run_options)
 
     monkeypatch.setattr(ort.InferenceSession, "run", spy)
-    yield seen
+    return seen
 
 
 def live(runs: list[dict[str, Any]], feed: dict[str, Any]) -> int:
@@ -79,7 +79,12 @@ def test_a_set_that_can_not_work_is_refused_with_what_is_wrong(
     change: dict[str, Any], words: list[str], tmp_path: Path
 ) -> None:
     model = save(graphs.mlp(), tmp_path / "m.onnx")
-    given = {"name": "layer", "reference": 0, "candidates": [recipe("a", model), recipe("b", model)], **change}
+    given = {
+        "name": "layer",
+        "reference": 0,
+        "candidates": [recipe("a", model), recipe("b", model)],
+        **change,
+    }
     scope = {"scope": given["scope"]} if "scope" in given else {}
     with raising(FailureKind.INVALID_INPUT, *words):
         TunableSet(given["name"], given["reference"], given["candidates"], **scope)
@@ -130,7 +135,7 @@ def test_without_an_exact_workload_text_nothing_runs(
     answer: Any, tmp_path: Path, runs: list[dict[str, Any]]
 ) -> None:
     enable_stack_autotune(QUICK)
-    tunables = pair(tmp_path, workload=lambda inputs: answer)
+    tunables = pair(tmp_path, workload=lambda _: answer)
     with raising(FailureKind.INVALID_INPUT, "workload()", repr(answer)):
         try_execute_stack("op", tunables, FEED)
     assert not runs
@@ -141,9 +146,7 @@ def test_a_set_is_tuned_once_and_its_winner_serves(tmp_path: Path) -> None:
     tunables = pair(tmp_path)
     expected = ort.InferenceSession(tunables.reference.model, providers=CPU).run(None, FEED)[0]
     for _ in range(3):
-        np.testing.assert_allclose(
-            try_execute_stack("op", tunables, FEED)[0], expected, rtol=1e-5, atol=1e-6
-        )
+        np.testing.assert_allclose(try_execute_stack("op", tunables, FEED)[0], expected, rtol=1e-5, atol=1e-6)
     assert (tuner.stats().tunes, tuner.stats().memory_hits) == (1, 2)
     (report,) = tuner.reports()
     assert report.winner == "fast"
