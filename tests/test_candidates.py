@@ -77,7 +77,8 @@ def test_the_same_situation_gives_the_same_candidates_in_the_same_order() -> Non
 def test_the_most_promising_come_first_and_what_often_loses_last() -> None:
     names = [recipe.name for recipe in generate(situation())]
     assert names.index("fixed-shapes") < names.index("level-basic")
-    assert names[-1] == "parallel-branches"
+    # On small models it takes many times as long; where there are a dozen others it has no place.
+    assert "parallel-branches" not in names[:-1]
     if OPENVINO in PROVIDERS:
         assert names[0].startswith("openvino")
 

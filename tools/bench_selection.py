@@ -16,8 +16,9 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
-from ort_stacktune.policy import StackPolicy
 from selection import cells, tables
+
+from ort_stacktune.policy import StackPolicy
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -25,13 +26,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--searches", type=int, default=1000, help="searches a cell of ten identical candidates")
+    parser.add_argument(
+        "--searches", type=int, default=1000, help="searches a cell of ten identical candidates"
+    )
     parser.add_argument("--quick", action="store_true", help="a look that takes seconds: 20 searches a cell")
     parser.add_argument("--max-samples", type=int, default=StackPolicy().max_samples, help="as in the policy")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same result")
-    parser.add_argument("--jobs", type=int, default=usable_cores(), help="processes; the result stays the same")
+    parser.add_argument(
+        "--jobs", type=int, default=usable_cores(), help="processes; the result stays the same"
+    )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write all cells there")
-    parser.add_argument("--plot", type=Path, metavar="FILE.png", help="draw there; needs matplotlib (extra bench)")
+    parser.add_argument(
+        "--plot", type=Path, metavar="FILE.png", help="draw there; needs matplotlib (extra bench)"
+    )
     given = parser.parse_args(arguments)
     if given.searches < 1 or given.jobs < 1 or given.seed < 0:
         parser.error("--searches and --jobs take a whole number of 1 or more, --seed one of 0 or more")
@@ -42,7 +49,9 @@ def main(arguments: list[str] | None = None) -> int:
     findings = tables.Findings(found, given.max_samples)
     tables.write(findings)
     searches = sum(cell.searches for cell in plan)
-    print(f"\n{searches} searches, seed {given.seed}, {time.monotonic() - started:.0f} s on {given.jobs} processes")
+    print(
+        f"\n{searches} searches, seed {given.seed}, {time.monotonic() - started:.0f} s on {given.jobs} processes"
+    )
     if given.json:
         given.json.write_text(json.dumps(tables.as_values(findings, found, given.seed), indent=1) + "\n")
     if given.plot:

@@ -112,7 +112,9 @@ def plan(searches: int, max_samples: int) -> list[Cell]:
     """
     cells = []
 
-    def add(places: list[tuple[str, str]], candidates: int, speedup: float, share: float, samples: int) -> None:
+    def add(
+        places: list[tuple[str, str]], candidates: int, speedup: float, share: float, samples: int
+    ) -> None:
         number = max(2, round(searches * share))
         rules = RULES if samples == max_samples else ["ours"]
         for condition, name in places:

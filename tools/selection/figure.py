@@ -52,9 +52,7 @@ def _draw_false(findings: Findings, axes: Axes) -> None:
             y += 1.0
         previous = condition
         for rule in ("usual", "ours"):
-            cells = findings.cells(
-                condition=condition, name=name, rule=rule, candidates=TEN, speedup=1.0
-            )
+            cells = findings.cells(condition=condition, name=name, rule=rule, candidates=TEN, speedup=1.0)
             rate = false_rate(cells[0])
             low, high = rate.interval
             axes.plot([100 * low, 100 * high], [y, y], color=_COLOURS[rule], alpha=0.35, linewidth=3)

@@ -33,7 +33,9 @@ def made_up() -> list[Source]:
     ]
 
 
-def _drawing(make: Callable[[np.random.Generator, int, bool], Slowdowns], severe: bool) -> Callable[..., Rows]:
+def _drawing(
+    make: Callable[[np.random.Generator, int, bool], Slowdowns], severe: bool
+) -> Callable[..., Rows]:
     def draw(rng: np.random.Generator) -> Rows:
         slowdowns = np.minimum(make(rng, _ROWS * _RUNS_A_ROW, severe), _WORST)
         times = np.maximum(1, (_USUAL_NS * np.exp(slowdowns)).astype(np.int64)).reshape(_ROWS, 2, 3)

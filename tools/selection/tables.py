@@ -117,13 +117,9 @@ def _write_target_by_place(findings: Findings, say: Callable[[str], None]) -> No
     for condition, name in findings.places():
         line = f"{condition + ', ' + name:<40}"
         for rule, size in (("usual", TEN), ("ours", TEN), ("ours", 1)):
-            cells = findings.cells(
-                condition=condition, name=name, rule=rule, candidates=size, speedup=TARGET
-            )
+            cells = findings.cells(condition=condition, name=name, rule=rule, candidates=size, speedup=TARGET)
             line += f"{100 * found_rate(cells[0]).value:>7.1f}" if cells else f"{'':>7}"
-        for f in findings.cells(
-            condition=condition, name=name, rule="ours", candidates=TEN, speedup=TARGET
-        ):
+        for f in findings.cells(condition=condition, name=name, rule="ours", candidates=TEN, speedup=TARGET):
             line += f"{f.pairs / f.cell.searches:>7.0f}  {_misses(f)}"
         say(line.rstrip())
     say("")
@@ -154,9 +150,7 @@ def _write_cost(findings: Findings, say: Callable[[str], None]) -> None:
 def _write_targets(findings: Findings, say: Callable[[str], None]) -> None:
     say("What has to hold, ours, traces, ten candidates")
     identical = [
-        f
-        for f in findings.cells(rule="ours", candidates=TEN, speedup=1.0)
-        if f.cell.condition in CONDITIONS
+        f for f in findings.cells(rule="ours", candidates=TEN, speedup=1.0) if f.cell.condition in CONDITIONS
     ]
     worst = max(identical, key=lambda f: false_rate(f).value)
     promoted = false_rate(worst).value
