@@ -12,12 +12,14 @@ import json
 import os
 import sys
 import time
+from importlib.util import find_spec
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from selection import cells, tables
 
+from ort_stacktune.failures import TuneFailure
 from ort_stacktune.policy import StackPolicy
 
 
@@ -42,7 +44,12 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.searches < 1 or given.jobs < 1 or given.seed < 0:
         parser.error("--searches and --jobs take a whole number of 1 or more, --seed one of 0 or more")
-    StackPolicy(max_samples=given.max_samples).validate()
+    if given.plot and find_spec("matplotlib") is None:
+        parser.error("--plot needs matplotlib: install the extra `bench` or leave --plot out")
+    try:
+        StackPolicy(max_samples=given.max_samples).validate()
+    except TuneFailure as failure:
+        parser.error(failure.message)
     started = time.monotonic()
     plan = cells.plan(20 if given.quick else given.searches, given.max_samples)
     found = cells.run_cells(plan, given.seed, given.jobs)
@@ -55,7 +62,7 @@ def main(arguments: list[str] | None = None) -> int:
     if given.json:
         given.json.write_text(json.dumps(tables.as_values(findings, found, given.seed), indent=1) + "\n")
     if given.plot:
-        from selection import figure
+        from selection import figure  # matplotlib is optional
 
         figure.draw(findings, given.plot)
     return 0

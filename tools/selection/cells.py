@@ -23,7 +23,7 @@ SPEEDUPS = (1.05, 1.1, 1.2, 1.5, 2.0)
 TARGET = 1.2
 TEN = 10
 QUIET = "spinning_stopped"
-RAISED = (41, 101, 201, 401)
+RAISED = (41, 101, 201, 301)
 
 _Z_95 = 1.959964
 _BATCH = 50
@@ -107,7 +107,8 @@ def plan(searches: int, max_samples: int) -> list[Cell]:
     """Returns the cells of the benchmark.
 
     Args:
-        searches: Searches of the cells with up to ten identical candidates; the others take a part of that.
+        searches: Searches of the cells with up to ten identical candidates on recorded noise; the others
+            take a part of that.
         max_samples: As in the policy; the cells that show what more would cost raise it.
     """
     cells = []
@@ -123,18 +124,18 @@ def plan(searches: int, max_samples: int) -> list[Cell]:
 
     on_traces = [place for place in sources() if place[0] in CONDITIONS]
     made = [place for place in sources() if place[0] not in CONDITIONS]
-    for candidates, share in ((1, 1.0), (TEN, 1.0), (30, 0.2)):
+    for candidates, share in ((1, 1.0), (TEN, 1.0), (30, 0.1)):
         add(on_traces, candidates, 1.0, share, max_samples)
     add(made, TEN, 1.0, 0.3, max_samples)
     for speedup in SPEEDUPS:
-        add(on_traces, TEN, speedup, 0.2, max_samples)
-    add(on_traces, 1, TARGET, 0.2, max_samples)
+        add(on_traces, TEN, speedup, 0.1, max_samples)
+    add(on_traces, 1, TARGET, 0.1, max_samples)
     add(made, TEN, TARGET, 0.1, max_samples)
     noisy = [place for place in on_traces if place[0] != QUIET]
     for more in RAISED:
         if more > max_samples:
-            add(noisy, TEN, 1.0, 0.06, more)
-            add(noisy, TEN, TARGET, 0.1, more)
+            add(noisy, TEN, 1.0, 0.03, more)
+            add(noisy, TEN, TARGET, 0.06, more)
     return cells
 
 

@@ -43,7 +43,7 @@ def draw(findings: Findings, path: Path) -> None:
 
 def _draw_false(findings: Findings, axes: Axes) -> None:
     places = findings.places()
-    ticks = []
+    ticks: list[tuple[float, str]] = []
     y = 0.0
     previous = None
     for condition, name in places:

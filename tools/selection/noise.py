@@ -72,7 +72,8 @@ def _drift(rng: np.random.Generator, size: int, severe: bool) -> Slowdowns:
 
 def _random_walk(rng: np.random.Generator, size: int, severe: bool) -> Slowdowns:
     walk = np.cumsum(rng.normal(0.0, 0.05 if severe else 0.005, size))
-    return np.clip(walk - walk.min(), 0.0, _WORST) + rng.normal(0.0, 0.03, size)
+    slowdowns: Slowdowns = np.clip(walk - walk.min(), 0.0, _WORST) + rng.normal(0.0, 0.03, size)
+    return slowdowns
 
 
 def _bursts(rng: np.random.Generator, size: int, severe: bool) -> Slowdowns:
