@@ -30,6 +30,7 @@ LACKING = next(
     [
         ({"name": ""}, ["name"]),
         ({"name": 5}, ["name"]),
+        ({"name": "caf\udce9"}, ["name", "UTF-8"]),
         ({"providers": [LACKING]}, [LACKING, "CPUExecutionProvider"]),
         ({"providers": ["CPU"]}, ["'CPU'", "CPUExecutionProvider"]),
         ({"providers": "CPUExecutionProvider"}, ["list"]),

@@ -79,6 +79,10 @@ class SessionRecipe:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
             raise invalid(f"recipe name is {self.name!r}; expected nonempty text")
+        if not _is_unicode(self.name):
+            raise invalid(
+                f"recipe name {self.name!r} holds a lone surrogate; expected text that UTF-8 can carry"
+            )
         normal = object.__setattr__
         if self.model is not None:
             normal(self, "model", _existing_file("model", self.model))
@@ -257,6 +261,14 @@ def _plugin_providers() -> frozenset[str]:
     # Plugin providers are registered by the application and missing from get_available_providers().
     devices = getattr(onnxruntime(), "get_ep_devices", None)
     return frozenset(device.ep_name for device in devices()) if devices is not None else frozenset()
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _entries(what: str, mapping: object) -> list[tuple[str, Any]]:
