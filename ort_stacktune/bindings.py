@@ -49,6 +49,9 @@ class TunedBinding(IOBinding):  # type: ignore[misc]
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Any) -> None:
         """As ``onnxruntime.IOBinding.bind_cpu_input``."""
+        if isinstance(arr_on_cpu, np.ndarray) and not arr_on_cpu.flags.c_contiguous:
+            # Bound now, it would be copied now; bound again later, it has to have the values of now.
+            arr_on_cpu = np.ascontiguousarray(arr_on_cpu)
         self._bind(self._inputs, name, "bind_cpu_input", (name, arr_on_cpu), {})
 
     def bind_input(self, name: str, *arguments: Any, **keywords: Any) -> None:

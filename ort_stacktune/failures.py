@@ -45,6 +45,17 @@ class TuneFailure(Exception):
         return f"{self.kind.value}: {self.message}"
 
 
+class ReferenceFailure(TuneFailure):
+    """A failure for which the reference, or the live input, is to blame and no candidate is."""
+
+
+class NotReproduced(ReferenceFailure):
+    """A session rebuilt from its options that does not answer as the user's own does.
+
+    It concerns that one session: another one with the same question may well be reproduced.
+    """
+
+
 def invalid(message: str) -> TuneFailure:
     """Returns an ``INVALID_INPUT`` failure, the most common one to raise."""
     return TuneFailure(FailureKind.INVALID_INPUT, message)

@@ -7,7 +7,7 @@ Anything it does not understand is left to the reference: a call that the sessio
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,11 +58,21 @@ class CallReader:
 
     def of_run(self, output_names: Any, input_feed: Any, run_options: Any) -> Read:
         """Reads the arguments of ``run``."""
-        if not hasattr(input_feed, "items"):
+        return self._of_call(output_names, input_feed, run_options, _array_or_view)
+
+    def of_ort_values(self, output_names: Any, values: Any, run_options: Any) -> Read:
+        """Reads the arguments of ``run_with_ort_values``."""
+        return self._of_call(output_names, values, run_options, _view)
+
+    def _of_call(
+        self, output_names: Any, values: Any, run_options: Any, view: Callable[[Any], Array | None]
+    ) -> Read:
+        # Other containers may be used up by being read, or mean something else to ONNX Runtime.
+        if not isinstance(values, dict) or not isinstance(output_names, list | tuple | None):
             return None
         feeds: dict[str, Array] = {}
-        for name, value in input_feed.items():
-            array = value if isinstance(value, np.ndarray) else _view(value)
+        for name, value in values.items():
+            array = view(value)
             if array is None:
                 return Refusal(f"input {name!r} is no tensor of numbers in host memory")
             feeds[name] = array
@@ -104,6 +114,10 @@ class CallReader:
 
 def _view(value: Any) -> Array | None:
     return ortvalue_view(value) if hasattr(value, "device_name") else None
+
+
+def _array_or_view(value: Any) -> Array | None:
+    return value if isinstance(value, np.ndarray) else _view(value)
 
 
 def _fits(array: Array, meta: Any) -> bool:

@@ -7,11 +7,12 @@ costs what ONNX Runtime's costs.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ort_stacktune.failures import invalid
+from ort_stacktune.failures import TuneFailure, invalid
 from ort_stacktune.ort.callers import Feeds
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe, recipe_of_options
@@ -20,6 +21,9 @@ from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import Scope
 
 REFERENCE = "reference"
+
+# A model that can't be read is not read again for every request.
+_RETRY_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +84,8 @@ class Reference:
         self._asked: dict[str, Mapping[str, Any]] = {}
         self._lock = threading.Lock()
         self._lane: Lane | None = None
+        self._failure: TuneFailure | None = None
+        self._retry_at_s = 0.0
         self.reason: str | None = None
 
     def ask(self, providers: Sequence[Any] | None, provider_options: Sequence[Any] | None) -> None:
@@ -96,7 +102,13 @@ class Reference:
         lane = self._lane
         if lane is not None:
             return lane
-        made = self._make_lane(session)
+        if self._failure is not None and time.monotonic() < self._retry_at_s:
+            raise self._failure
+        try:
+            made = self._make_lane(session)
+        except TuneFailure as failure:
+            self._failure, self._retry_at_s = failure, time.monotonic() + _RETRY_S
+            raise
         with self._lock:
             if self._lane is None:
                 self._lane = made

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 from ort_stacktune.contender import Contender, failing_limit, middle
-from ort_stacktune.failures import FailureKind, TuneFailure
+from ort_stacktune.failures import FailureKind, ReferenceFailure, TuneFailure
 from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, ratio_and_spread
 from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
@@ -200,14 +200,15 @@ class Search:
 
     def _make_room(self) -> None:
         """Decides those who are open before another one is opened, where memory does not hold them all."""
-        if self._lifecycle is None:
-            return
         open_ones = [c for c in self._contenders.values() if c.verdict is Verdict.OPEN]
-        if len(open_ones) < self._lifecycle.room():
+        if len(open_ones) < self._room():
             return
         self._play_rounds()
         for contender in open_ones:
-            self._lifecycle.release(contender.index)
+            self._release(contender.index)
+
+    def _room(self) -> int:
+        return len(self._candidates) if self._lifecycle is None else self._lifecycle.room()
 
     def _choose_whom_to_try(self) -> list[int]:
         to_try: list[int] = []
@@ -306,7 +307,7 @@ class Search:
 
     def _recall_the_trailing(self) -> bool:
         """Gives those another chance who were dropped for a leader that did not last."""
-        if self._out_of_time():
+        if self._time_left_ns() <= 0:
             return False
         trailing = [c for c in self._contenders.values() if c.trailing]
         for contender in trailing:
@@ -324,7 +325,7 @@ class Search:
         )
         while qualified:
             close = [c for c in qualified if c.score() <= qualified[0].score() * _CLOSE]
-            finalists = close[:_MAX_FINALISTS]
+            finalists = close[: min(_MAX_FINALISTS, self._room())]
             self._play_final(finalists)
             confirmed = [c for c in finalists if self._is_confirmed(c)]
             qualified = [c for c in qualified if c not in finalists]
@@ -350,13 +351,16 @@ class Search:
         Pairs go on while one finalist's do not speak clearly or two are close together.
         """
         policy = self._policy
+        # Set up as they will serve, they are other sessions; the trials' own are done.
+        for contender in self._contenders.values():
+            self._release(contender.index)
         for played in range(policy.max_samples):
             playing = [c for c in finalists if c.rejection is None]
             if played >= policy.samples:
                 unsettled = [c for c in playing if not c.is_settled(policy)]
                 if _too_close_to_call(playing) and played < _CLOSE_BATCHES * policy.samples:
                     unsettled = playing
-                if not unsettled:
+                if not unsettled or self._time_left_ns() <= 0:
                     return
                 playing = unsettled
             self._round += 1
@@ -457,7 +461,7 @@ class Search:
         """Runs one step of a trial; a candidate that fails is noted and skipped."""
         try:
             step(contender)
-        except _ReferenceFailed:
+        except ReferenceFailure:
             raise
         except TuneFailure as failure:
             if failure.kind in (FailureKind.DEVICE, FailureKind.QUARANTINED):
@@ -538,10 +542,6 @@ def _too_close_to_call(finalists: list[Contender]) -> bool:
     return len(scores) > 1 and scores[1] <= scores[0] * _CLOSE_IN_THE_FINAL
 
 
-class _ReferenceFailed(TuneFailure):
-    """Marks a failure of the reference, which ends the search instead of one candidate's trial."""
-
-
 class _blaming_the_reference:
     """Turns a failure inside into one that names the reference as its cause."""
 
@@ -549,10 +549,10 @@ class _blaming_the_reference:
         return None
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, _ReferenceFailed) or not isinstance(error, Exception):
+        if isinstance(error, ReferenceFailure) or not isinstance(error, Exception):
             return
         if isinstance(error, TuneFailure):
-            raise _ReferenceFailed(error.kind, f"the reference: {error.message}") from error
-        raise _ReferenceFailed(
+            raise ReferenceFailure(error.kind, f"the reference: {error.message}") from error
+        raise ReferenceFailure(
             FailureKind.REJECTED, f"the reference failed: {type(error).__name__}: {error}"
         ) from error

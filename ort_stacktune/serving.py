@@ -11,12 +11,12 @@ import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from ort_stacktune.candidates import Situation, generate
 from ort_stacktune.environment import runtime_environment
-from ort_stacktune.failures import FailureKind, TuneFailure, invalid
+from ort_stacktune.failures import FailureKind, NotReproduced, TuneFailure, invalid
 from ort_stacktune.identity import fields
 from ort_stacktune.machine import sessions_that_fit, usable_cores
 from ort_stacktune.ort.callers import Feeds
@@ -29,6 +29,7 @@ from ort_stacktune.ort.sessions import make_session
 from ort_stacktune.ort.trials import SessionTrials
 from ort_stacktune.policy import Candidate
 from ort_stacktune.tuner import StackTuner
+from ort_stacktune.verify import compare
 from ort_stacktune.vocabulary import (
     CandidateReport,
     Decision,
@@ -171,6 +172,8 @@ class Lane:
         self._plans: OrderedDict[str, _Plan] = OrderedDict()
         self._faults: OrderedDict[str, float] = OrderedDict()
         self._steered: OrderedDict[str, set[str]] = OrderedDict()
+        self._vouched: set[tuple[str, str]] = set()
+        self._not_reproduced: str | None = None
         self._subscribed: set[int] = set()
 
     def resolve(self, tuner: StackTuner, request: Request) -> Choice:
@@ -180,7 +183,7 @@ class Lane:
             TuneFailure: As :meth:`StackTuner.select`, the first time only: for a minute the same signature
                 gets the reference without another attempt.
         """
-        if (reason := self._untunable(request)) is not None:
+        if (reason := self._untunable(request, counting=True)) is not None:
             return Choice(good_for_s=_FAULT_S, reason=reason)
         plan = self._plan(tuner, request)
         workload = plan.problem.workload
@@ -194,13 +197,16 @@ class Lane:
         trials = self._trials(plan, request, tuner)
         try:
             decision = tuner.select(plan.problem, plan.candidates, 0, trials)
+        except NotReproduced as failure:
+            self._not_reproduced = failure.message
+            return Choice(good_for_s=_FAULT_S, reason=failure.message)
         except TuneFailure:
             with self._lock:
                 _remember(self._faults, workload, time.monotonic() + _FAULT_S)
             raise
         finally:
             trials.close()
-        return self._choice(tuner, plan, decision)
+        return self._choice(tuner, plan, decision, request)
 
     def known(self, tuner: StackTuner, request: Request) -> Choice | None:
         """Returns who serves a request by a choice in memory, or ``None``; never searches."""
@@ -208,7 +214,7 @@ class Lane:
             return None
         plan = self._plan(tuner, request)
         decision = tuner.peek(plan.problem, plan.candidates, 0)
-        return None if decision is None else self._choice(tuner, plan, decision)
+        return None if decision is None else self._choice(tuner, plan, decision, request)
 
     def report(self, tuner: StackTuner, request: Request) -> TuneReport | None:
         """Returns the evidence behind the choice for a request, or why there was none to make."""
@@ -239,12 +245,15 @@ class Lane:
         with self._lock:
             return len(self._winners)
 
-    def _choice(self, tuner: StackTuner, plan: _Plan, decision: Decision) -> Choice:
+    def _choice(self, tuner: StackTuner, plan: _Plan, decision: Decision, request: Request) -> Choice:
         recipe = plan.recipes[decision.index]
         session = None
+        self._close_replaced(decision.cache_key, recipe.revision)
         if not decision.is_reference:
             try:
                 session = self._winner(recipe, decision.cache_key)
+                if not self._vouched_for(decision, recipe, session, request, tuner):
+                    return Choice(good_for_s=_FAULT_S, reason=self._not_reproduced or "")
             except TuneFailure as failure:
                 # It could be made a moment ago; whatever changed, the reference is there.
                 _log.warning("the winner %s can't be made again: %s", recipe.name, failure.message)
@@ -258,6 +267,44 @@ class Lane:
             counts=decision.source
             in (DecisionSource.TUNED, DecisionSource.MEMORY_CACHE, DecisionSource.DISK_CACHE),
         )
+
+    def _vouched_for(
+        self, decision: Decision, recipe: SessionRecipe, session: Any, request: Request, tuner: StackTuner
+    ) -> bool:
+        """Whether this session's own answer was seen to agree with a winner's.
+
+        A choice in memory may come from another session, whose options or weights differ from this one's where
+        nobody can read it.
+        """
+        if decision.source is not DecisionSource.MEMORY_CACHE or self._live_run is None:
+            with self._lock:
+                self._vouched.add((decision.cache_key, recipe.revision))
+            return True
+        with self._lock:
+            if (decision.cache_key, recipe.revision) in self._vouched:
+                return True
+        feeds = {name: array.copy() for name, array in request.feeds.items()}
+        try:
+            served = self._live_run(request.output_names, feeds, None)
+            found = session.run(request.output_names, feeds)
+            compare(served, found, request.output_names, tuner.policy.tolerance)
+        except Exception as error:  # noqa: BLE001 - whatever differs, it is doubt
+            self._not_reproduced = f"it does not answer as the session its choice was made with ({error})"
+            _log.warning("served by the reference: %s", self._not_reproduced)
+            return False
+        with self._lock:
+            self._vouched.add((decision.cache_key, recipe.revision))
+        return True
+
+    def _close_replaced(self, cache_key: str, revision: str) -> None:
+        """Closes a winner of a key that another one follows, unless another key uses it."""
+        with self._lock:
+            for other, users in list(self._users.items()):
+                if other != revision:
+                    users.discard(cache_key)
+                if not users:
+                    self._users.pop(other)
+                    self._winners.pop(other, None)
 
     @staticmethod
     def _good_for_s(tuner: StackTuner, decision: Decision) -> float:
@@ -278,6 +325,8 @@ class Lane:
             if session is not None:
                 self._users[recipe.revision].add(cache_key)
                 return session
+        if recipe.model is None and self.model.source.digest() != self.model.digest:
+            raise invalid("the model's file has changed since the session was made; make the session anew")
         made = make_session(recipe, self.model.source, self.reference, trial=False)
         with self._lock:
             session = self._winners.setdefault(recipe.revision, made.session)
@@ -294,7 +343,7 @@ class Lane:
             probes=self._probes,
             live_run=self._live_run,
             timing=tuner.policy.timing,
-            room=sessions_that_fit(self.model.size_bytes),
+            room=lambda: sessions_that_fit(self.model.size_bytes),
             concurrency=tuner.policy.concurrency,
             dims={fact.name: fact.dims or () for fact in self.model.facts.inputs} if self.model.facts else {},
         )
@@ -306,7 +355,9 @@ class Lane:
             self._subscribed.add(id(tuner))
         tuner.subscribe(self)
 
-    def _untunable(self, request: Request) -> str | None:
+    def _untunable(self, request: Request, *, counting: bool = False) -> str | None:
+        if self._not_reproduced is not None:
+            return self._not_reproduced
         facts = self.model.facts
         if facts is None:
             return "its graph can't be read, so what steers it is unknown"
@@ -315,9 +366,9 @@ class Lane:
         overridden = sorted(set(request.feeds) & set(facts.overridable))
         if overridden:
             return f"the call overrides the initializer {overridden[0]!r}"
-        return self._too_many_values(request)
+        return None if self._workload is not None else self._too_many_values(request, counting)
 
-    def _too_many_values(self, request: Request) -> str | None:
+    def _too_many_values(self, request: Request, counting: bool) -> str | None:
         steering = self.steering & set(request.feeds)
         if not steering:
             return None
@@ -330,7 +381,8 @@ class Lane:
             if exact in seen:
                 return None
             if len(seen) < _MAX_STEERED_VALUES:
-                seen.add(exact)
+                if counting:
+                    seen.add(exact)
                 return None
         return (
             f"the value of {', '.join(sorted(steering))} steers the computation and has changed more than"
@@ -338,13 +390,7 @@ class Lane:
         )
 
     def _plan(self, tuner: StackTuner, request: Request) -> _Plan:
-        workload = (
-            request.signature(self.steering).text()
-            if self._workload is None
-            else self._workload(request.feeds)
-        )
-        if not isinstance(workload, str) or not workload:
-            raise invalid(f"workload() returned {workload!r}; expected nonempty text, the exact signature")
+        workload = self._workload_text(request)
         # A caller's options object can't be copied, so a recipe's run config can't be added to it; and an IO
         # binding belongs to one session, so a pool can't serve it.
         own_options = request.settings.given
@@ -382,6 +428,16 @@ class Lane:
         )
         with self._lock:
             return _remember(self._plans, slot, plan)
+
+    def _workload_text(self, request: Request) -> str:
+        signature = request.signature(self.steering)
+        if self._workload is None:
+            return signature.text()
+        text = self._workload(request.feeds)
+        if not isinstance(text, str) or not text:
+            raise invalid(f"workload() returned {text!r}; expected nonempty text, the exact signature")
+        # It is told of the inputs alone; a choice for some outputs says nothing about others.
+        return fields((text, replace(signature, inputs=()).text()))
 
     def _recipes(self, request: Request, callers: int) -> tuple[SessionRecipe, ...]:
         if self._candidates is not None:

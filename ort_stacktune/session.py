@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import weakref
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
@@ -22,7 +21,7 @@ from ort_stacktune.ort.recipes import SessionRecipe
 from ort_stacktune.ort.request import Request
 from ort_stacktune.ort.sessions import CPU
 from ort_stacktune.serving import Choice, Lane, refusal_report
-from ort_stacktune.tuner import HitCount, StackTuner
+from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import Decision, Mode, Scope, TuneReport
 
 # Before the modules that import it by name: without a build, the clear sentence has to come first.
@@ -31,49 +30,13 @@ InferenceSession = onnxruntime().InferenceSession
 from ort_stacktune.bindings import TunedBinding  # noqa: E402
 from ort_stacktune.reading import CallReader, Read, Refusal, output_names_key, values_of  # noqa: E402
 from ort_stacktune.reference import Reference, TuningOptions  # noqa: E402
+from ort_stacktune.routes import Route, RouteTable  # noqa: E402
 
 _log = logging.getLogger("ort_stacktune")
 
 _facts_of = attrgetter("__class__", "dtype", "shape")
 _now = time.monotonic
-_MAX_ROUTES = 4096
-
-
-class _Route:
-    """How one exact signature is served, without asking the controller again.
-
-    Attributes:
-        run: The native call that serves it; ``None`` where ONNX Runtime's own method has to.
-        native: The native session behind it.
-        outputs: Names of the requested outputs.
-        expires_s: Monotonic time from which it has to be asked for again; 0 once its choice is void.
-        hits: Where serving by it is counted.
-        session: The winner; ``None`` for the reference.
-        run_options: What the winner's recipe asks of every run; ``None`` for nothing.
-        decision: The decision behind it, if there was one.
-    """
-
-    __slots__ = (
-        "__weakref__",
-        "decision",
-        "expires_s",
-        "hits",
-        "native",
-        "outputs",
-        "run",
-        "run_options",
-        "session",
-    )
-
-    def __init__(self, run: Any, native: Any, outputs: list[str], choice: Choice, tuner: StackTuner) -> None:
-        self.run = run
-        self.native = native
-        self.outputs = outputs
-        self.expires_s = _now() + choice.good_for_s
-        self.hits = tuner.table_hits if choice.counts else HitCount()
-        self.session = choice.session
-        self.run_options = choice.run_options
-        self.decision = choice.decision
+_OUTPUT_LISTS = (list, tuple)
 
 
 class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
@@ -107,7 +70,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
     _reference: Reference | None = None
     _reader: CallReader | None = None
     _tuner: StackTuner | None = None
-    _routes: dict[Any, _Route] = {}  # noqa: RUF012 - never written to; each tunable session has its own
+    _table: RouteTable | None = None
+    _routes: dict[Any, Route] = {}  # noqa: RUF012 - never written to; each tunable session has its own
     _steering: tuple[str, ...] = ()
 
     def __init__(
@@ -131,19 +95,22 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             if name not in inputs:
                 raise invalid(f"steering input {name!r} is not an input; the model has {', '.join(inputs)}")
         self._tuner = tuner
-        self._routes = {}
-        self._bound_routes: weakref.WeakSet[_Route] = weakref.WeakSet()
+        self._table = RouteTable()
+        self._routes = self._table.routes
         self._reader = CallReader(self)
-        # Weak, or the session would live until the next garbage collection.
-        gone = weakref.WeakMethod(self._choice_gone)
-        self._reference = Reference(path_or_bytes, options, lambda key: (gone() or _nobody)(key))
+        self._reference = Reference(path_or_bytes, options, self._table.choice_gone)
         self._reference.ask(providers, provider_options)
         if kwargs.get("disabled_optimizers"):
             self._reference.reason = "it was made with disabled_optimizers"
 
     def run(self, output_names: Any, input_feed: Any, run_options: Any = None) -> Any:
         """As ``InferenceSession.run``: once, on the session selected for the request's exact signature."""
-        if self._routes and run_options is None:
+        if (
+            self._routes
+            and run_options is None
+            and (output_names is None or output_names.__class__ in _OUTPUT_LISTS)
+            and input_feed.__class__ is dict
+        ):
             try:
                 key: tuple[Any, ...] = (
                     output_names.__class__,
@@ -162,8 +129,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
                     return super().run(output_names, input_feed)
                 try:
                     return route.run(route.outputs, input_feed, route.run_options)
-                except Exception:
-                    self._winner_failed(route, None)
+                except Exception as error:
+                    self._winner_failed(route, error, None)
                     raise
         return self._run_undecided(output_names, input_feed, run_options)
 
@@ -177,13 +144,13 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
     ) -> None:
         """As ``InferenceSession.run_async``, on the session that a choice in memory names; never searches."""
         choice = self._known_choice(output_names, input_feed, run_options)
-        if choice is None or choice.session is None:
+        if choice is None or choice.session is None or not _runs_async(choice.session):
             super().run_async(output_names, input_feed, callback, user_data, run_options)
             return
 
         def watching(results: Any, data: Any, error: str) -> None:
             if error:
-                self._winner_failed(choice, run_options)
+                self._winner_failed(choice, None, run_options)
             callback(results, data, error)
 
         choice.session.run_async(
@@ -194,15 +161,15 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         self, output_names: Any, input_dict_ort_values: Any, run_options: Any = None
     ) -> Any:
         """As ``InferenceSession.run_with_ort_values``, on the session selected for the signature."""
-        choice = self._choose(lambda: self._read(output_names, input_dict_ort_values, run_options))
+        choice = self._choose(lambda: self._read_ort_values(output_names, input_dict_ort_values, run_options))
         if choice is None or choice.session is None:
             return super().run_with_ort_values(output_names, input_dict_ort_values, run_options)
         try:
             return choice.session.run_with_ort_values(
                 output_names, input_dict_ort_values, run_options or choice.run_options
             )
-        except Exception:
-            self._winner_failed(choice, run_options)
+        except Exception as error:
+            self._winner_failed(choice, error, run_options)
             raise
 
     def run_with_iobinding(self, iobinding: Any, run_options: Any = None) -> None:
@@ -223,8 +190,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             iobinding.move_to(route.native)
         try:
             route.run(iobinding._iobinding, run_options or route.run_options)
-        except Exception:
-            self._winner_failed(route, run_options)
+        except Exception as error:
+            self._winner_failed(route, error, run_options)
             raise
 
     def io_binding(self) -> Any:
@@ -235,9 +202,11 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
 
     def set_providers(self, providers: Any = None, provider_options: Any = None) -> None:
         """As ``InferenceSession.set_providers``: the reference changes, so earlier choices are void."""
+        if self._table is not None:
+            # Before, so that a call that fails leaves no route to a session that is gone.
+            self._table.clear()
         super().set_providers(providers, provider_options)
         if self._reference is not None:
-            self._routes = {}
             self._reference.ask(providers, provider_options)
 
     def set_ep_dynamic_options(self, options: dict[str, str]) -> None:
@@ -245,9 +214,7 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         super().set_ep_dynamic_options(options)
         if self._reference is not None:
             self._reference.reason = "dynamic options were set on its execution provider"
-            self._routes = {}
-            for route in list(self._bound_routes):
-                route.expires_s = 0.0
+            self._table_of_routes().clear()
 
     def tune(self, input_feed: Mapping[str, Any], output_names: Sequence[str] | None = None) -> Decision:
         """Decides who serves a signature, by experiment where needed, without running a live request.
@@ -286,12 +253,15 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
     ) -> TuneReport | None:
         """Returns the evidence behind the choice for a signature, or why none was made; else ``None``."""
         tuner = self._controller()
-        request = None if tuner is None else self._read(output_names, input_feed, None)
-        if tuner is None or request is None:
+        if tuner is None:
             return None
-        if isinstance(request, Refusal):
-            return refusal_report(request.reason)
-        return self._lane().report(tuner, request)
+        try:
+            request = self._read(output_names, input_feed, None)
+            if isinstance(request, Refusal):
+                return refusal_report(request.reason)
+            return None if request is None else self._lane().report(tuner, request)
+        except TuneFailure as failure:
+            return refusal_report(failure.message)
 
     def _controller(self) -> StackTuner | None:
         return self._tuner or stack_autotuner()
@@ -305,6 +275,10 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         if reader is None:
             return None
         return self._unless_left_alone(reader.of_run(output_names, input_feed, run_options))
+
+    def _read_ort_values(self, output_names: Any, values: Any, run_options: Any) -> Read:
+        assert self._reader is not None
+        return self._unless_left_alone(self._reader.of_ort_values(output_names, values, run_options))
 
     def _unless_left_alone(self, request: Read) -> Read:
         if self._reference is None or not isinstance(request, Request):
@@ -322,8 +296,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             return super().run(output_names, input_feed, run_options)
         try:
             return choice.session.run(output_names, input_feed, run_options or choice.run_options)
-        except Exception:
-            self._winner_failed(choice, run_options)
+        except Exception as error:
+            self._winner_failed(choice, error, run_options)
             raise
 
     def _choose(
@@ -347,6 +321,9 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             # The caller gets the reference's own result or error, not ours.
             _log.warning("served by the reference: %s", failure)
             return None
+        except Exception:  # noqa: BLE001 - doubt of any kind means the reference
+            _log.exception("served by the reference after an error of the tuner's own")
+            return None
         if then is not None:
             then(request, choice, tuner)
         return choice
@@ -357,12 +334,10 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             return None
         try:
             request = self._read(output_names, input_feed, run_options)
+            return self._lane().known(tuner, request) if isinstance(request, Request) else None
         except TuneFailure as failure:
             _log.warning("served by the reference: %s", failure)
             return None
-        if not isinstance(request, Request):
-            return None
-        return self._lane().known(tuner, request)
 
     def _add_route(
         self, output_names: Any, input_feed: Any, request: Request, choice: Choice, tuner: StackTuner
@@ -378,13 +353,11 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         except AttributeError:
             return
         self._steering = steering
-        if len(self._routes) >= _MAX_ROUTES:
-            self._routes = {}
-        self._routes[(*wanted, *input_feed, *facts, *values_of(steering, input_feed))] = _Route(
-            run, native, request.output_names, choice, tuner
-        )
+        key = (*wanted, *input_feed, *facts, *values_of(steering, input_feed))
+        route = Route(run, native, request.output_names, choice, tuner)
+        self._table_of_routes().add(key, route, tuner)
 
-    def _route_binding(self, binding: TunedBinding, run_options: Any) -> _Route | None:
+    def _route_binding(self, binding: TunedBinding, run_options: Any) -> Route | None:
         reader, tuner = self._reader, self._controller()
         assert reader is not None
         choice = self._choose(lambda: self._unless_left_alone(reader.of_binding(binding, run_options)))
@@ -393,11 +366,11 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             return None
         native = self._native(choice)
         run = None if native is None else native.run_with_iobinding
-        route = _Route(run, native, [], choice, tuner)
+        route = Route(run, native, [], choice, tuner)
         # A value that steers may change in the caller's buffer from one run to the next.
         if run_options is None and not self._lane().steering:
             binding.route = route
-            self._bound_routes.add(route)
+            self._table_of_routes().add_bound(route, tuner)
         return route
 
     def _native(self, choice: Choice) -> Any:
@@ -408,19 +381,22 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         # another provider or has captured graphs to look after.
         return self._sess if self.get_providers() == [CPU] else None
 
-    def _winner_failed(self, served: _Route | Choice, run_options: Any) -> None:
+    def _winner_failed(self, served: Route | Choice, error: Exception | None, run_options: Any) -> None:
         """Takes back a choice on which the live request failed. The request is not run again."""
-        if run_options is not None and run_options.terminate:
+        ended_by_the_caller = run_options is not None and run_options.terminate
+        # An argument of a wrong kind is the caller's mistake and would fail anywhere.
+        if ended_by_the_caller or isinstance(error, TypeError | AttributeError):
             return
         tuner = self._controller()
         if served.session is not None and served.decision is not None and tuner is not None:
             tuner.invalidate(served.decision, ban_candidate=True)
 
-    def _choice_gone(self, cache_key: str) -> None:
-        for route in [*self._routes.values(), *self._bound_routes]:
-            if route.decision is not None and route.decision.cache_key == cache_key:
-                route.expires_s = 0.0
+    def _table_of_routes(self) -> RouteTable:
+        assert self._table is not None
+        return self._table
 
 
-def _nobody(_key: str) -> None:
-    """Listens for a session that is gone."""
+def _runs_async(session: Any) -> bool:
+    """Whether a session has threads to run on while its caller goes on."""
+    options = getattr(session, "get_session_options", None)
+    return options is not None and options().intra_op_num_threads != 1

@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from ort_stacktune.failures import FailureKind, TuneFailure, invalid
+from ort_stacktune.failures import FailureKind, NotReproduced, ReferenceFailure, TuneFailure, invalid
 from ort_stacktune.identity import fields, text_digest
 from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.question import Question, pose
@@ -219,7 +219,8 @@ class StackTuner:
         """Returns the choice in memory for a question, or ``None``; never searches, reads or counts."""
         question = pose(problem, candidates, reference, self._policy)
         with self._lock:
-            record = self._usable(question)
+            quarantined = problem.environment in self._quarantined
+            record = None if quarantined else self._usable(question)
         if record is None:
             return None
         return question.serve(record, DecisionSource.MEMORY_CACHE)
@@ -311,6 +312,14 @@ class StackTuner:
         """Tells a listener, weakly held, of every choice that is taken back or evicted from now on."""
         with self._lock:
             self._listeners.add(listener)
+
+    def holds(self, decision: Decision) -> bool:
+        """Returns whether memory still holds the choice that a decision stands for."""
+        now = self._wall_clock_s()
+        with self._lock:
+            state = self._states.get(decision.cache_key)
+            record = state.record if state is not None else None
+        return record is not None and record.winner == decision.name and self._fresh(record, now)
 
     def seconds_fresh(self, key: str) -> float:
         """Returns how many seconds the choice in memory stays fresh; 0.0 where there is none."""
@@ -405,6 +414,9 @@ class StackTuner:
             if verdict is Validation.PASSED or not self._policy.require_validation:
                 return True
             reason = "its outputs have no validator"
+        except ReferenceFailure:
+            # This input, or this session's reference, is at fault; the record may be right for others.
+            raise
         except TuneFailure as failure:
             if failure.kind is FailureKind.DEVICE:
                 raise
@@ -445,7 +457,8 @@ class StackTuner:
         try:
             outcome = search.run()
         except TuneFailure as failure:
-            if failure.kind is not FailureKind.UNAVAILABLE:
+            # What one session's options hide says nothing about others with the same question.
+            if failure.kind is not FailureKind.UNAVAILABLE or isinstance(failure, NotReproduced):
                 raise
             return self._remember_unavailable(question, failure, self._clock_ns() - started_ns)
         elapsed_ns = self._clock_ns() - started_ns
@@ -489,10 +502,14 @@ class StackTuner:
             report=report,
             effort=self._policy.effort(),
         )
-        self._publish(question.key, record)
         with self._lock:
             self._counters.tunes += 1
             self._reports.append(report)
+            state = self._states.get(question.key)
+            banned_meanwhile = state is not None and _is_banned(state, winner)
+        if banned_meanwhile and outcome.winner != question.reference:
+            return question.serve_reference(DecisionSource.BUSY)
+        self._publish(question.key, record)
         if self._store is not None and question.problem.persistent and record.verified:
             self._store.put(record)
         return question.serve(record, DecisionSource.TUNED)
@@ -525,7 +542,10 @@ class StackTuner:
             listeners = list(self._listeners)
         for key in keys:
             for listener in listeners:
-                listener.choice_gone(key)
+                try:
+                    listener.choice_gone(key)
+                except Exception:  # noqa: BLE001 - the others have to hear all the same
+                    _log.exception("a listener failed to take back a choice")
 
     def _quarantine(self, environment: str, reason: str) -> None:
         with self._lock:

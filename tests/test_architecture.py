@@ -39,6 +39,7 @@ FLOORS = {
     "bindings": COMPOSITION,
     "reading": COMPOSITION,
     "reference": COMPOSITION,
+    "routes": COMPOSITION,
     "serving": COMPOSITION,
     "session": COMPOSITION,
     "tunables": COMPOSITION,

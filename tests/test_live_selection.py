@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import onnxruntime as ort
 import pytest
@@ -39,16 +40,17 @@ def _busy_neighbour() -> Iterator[None]:
         process.wait()
 
 
-def _winners(model: str, recipes: list[SessionRecipe], rows: int, width: int, searches: int) -> Counter[str]:
+def _winners(
+    model: str, recipes: list[SessionRecipe], rows: int, width: int, searches: int, **changes: Any
+) -> Counter[str]:
     """Returns who won how many searches, each by a controller of its own."""
+    policy = StackPolicy(budget_s=60.0, **changes)
     options = ort.SessionOptions()
     options.log_severity_level = 4
     feed = {"x": floats(rows, width)}
     won: Counter[str] = Counter()
     for _ in range(searches):
-        tuned = TunedSession(
-            model, options, providers=CPU, candidates=recipes, tuner=StackTuner(StackPolicy(budget_s=60.0))
-        )
+        tuned = TunedSession(model, options, providers=CPU, candidates=recipes, tuner=StackTuner(policy))
         won[tuned.tune(feed).name] += 1
     return won
 
@@ -77,4 +79,5 @@ def test_a_candidate_a_third_faster_is_selected_in_at_least_49_of_50_searches(tm
     # Three links more of the same width as its ten layers: about 1.3 times the work.
     path = save(graphs.slowed(base, 3, 512), tmp_path / "slow.onnx")
     fast = SessionRecipe("fast", model=save(base, tmp_path / "base.onnx"), providers=CPU)
-    assert _winners(path, [fast], 1, 512, 50)["fast"] >= 49
+    # More pairs than by default: the machine that runs this may be a noisy one.
+    assert _winners(path, [fast], 1, 512, 50, max_samples=201)["fast"] >= 49

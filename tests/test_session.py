@@ -533,11 +533,13 @@ def test_options_that_cannot_be_read_back_leave_the_reference_in_place(tmp_path:
     tuner = StackTuner(QUICK)
     tuned = TunedSession(path, options, providers=CPU, tuner=tuner)
     feed = {"x": floats(1, 16)}
-    decision = tuned.tune(feed)
-    assert decision.source is DecisionSource.VALIDATION_UNAVAILABLE
+    with raising(FailureKind.INVALID_INPUT, "rebuilt"):
+        tuned.tune(feed)
     report = tuned.report(feed)
     assert report is not None
     assert "rebuilt" in report.candidates[0].note
+    plain = TunedSession(path, one_thread(), providers=CPU, candidates=[], tuner=tuner)
+    assert plain.tune(feed).source is DecisionSource.TUNED
 
 
 def test_a_session_and_its_memory_go_when_the_last_reference_goes(tmp_path: Path) -> None:
@@ -554,3 +556,120 @@ def test_a_model_given_as_bytes_is_tuned(tmp_path: Path) -> None:
         Path(slow).read_bytes(), one_thread(), providers=CPU, candidates=[fast], tuner=StackTuner(QUICK)
     )
     assert tuned.tune({"x": floats(1, 16)}).name == "fast"
+
+
+def test_a_choice_of_another_session_serves_only_one_that_answers_alike(tmp_path: Path) -> None:
+    model = graphs.mlp()
+    slow, fast = fast_twin(tmp_path, model)
+    tuner, feed = StackTuner(QUICK), {"x": floats(1, 16)}
+    first = TunedSession(slow, one_thread(), providers=CPU, candidates=[fast], tuner=tuner)
+    assert first.tune(feed).name == "fast"
+    options = one_thread()
+    weight = model.graph.initializer[0]
+    halved = np.ascontiguousarray(onnx.numpy_helper.to_array(weight) * 0.5)
+    injected = ort.OrtValue.ortvalue_from_numpy(halved)
+    options.add_initializer(weight.name, injected)
+    raw = ort.InferenceSession(slow, options, providers=CPU)
+    second = TunedSession(slow, options, providers=CPU, candidates=[fast], tuner=tuner)
+    for _ in range(3):
+        np.testing.assert_allclose(second.run(None, feed)[0], raw.run(None, feed)[0], rtol=1e-5, atol=1e-6)
+    assert second._lane().live_winners() <= 1
+    third = TunedSession(slow, one_thread(), providers=CPU, candidates=[fast], tuner=tuner)
+    third.run(None, feed)
+    decision = third.decision(feed)
+    assert decision is not None
+    assert decision.name == "fast"
+
+
+def test_a_model_replaced_under_a_session_does_not_change_what_it_answers(tmp_path: Path) -> None:
+    tuner, feed = StackTuner(QUICK), {"x": floats(1, 16)}
+    slow, fast = fast_twin(tmp_path, graphs.mlp(seed=0))
+    old = TunedSession(slow, one_thread(), providers=CPU, candidates=[fast], tuner=tuner)
+    expected = ort.InferenceSession(slow, one_thread(), providers=CPU).run(None, feed)[0]
+    slow, fast = fast_twin(tmp_path, graphs.mlp(seed=5))
+    TunedSession(slow, one_thread(), providers=CPU, candidates=[fast], tuner=tuner).tune(feed)
+    for _ in range(3):
+        np.testing.assert_allclose(old.run(None, feed)[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_callers_mistake_bans_nobody(tmp_path: Path) -> None:
+    tuned, _, tuner = tuned_pair(tmp_path, graphs.mlp())
+    feed = {"x": floats(1, 16)}
+    tuned.run(None, feed)
+    for mistake in (
+        lambda: tuned.run("y", feed),
+        lambda: tuned.run_with_ort_values(None, feed),
+        lambda: tuned.run([5], feed),
+    ):
+        with pytest.raises(Exception):  # noqa: B017, PT011 - whatever ONNX Runtime says to it
+            mistake()
+    assert tuner.stats().invalidations == 0
+    decision = tuned.decision(feed)
+    assert decision is not None
+    assert decision.name == "fast"
+
+
+def test_output_names_that_can_be_read_only_once_reach_the_raw_session_unread(tmp_path: Path) -> None:
+    tuned, raw, _ = tuned_pair(tmp_path, graphs.mlp())
+    feed = {"x": floats(1, 16)}
+    tuned.run(None, feed)
+    assert _error(lambda s: s.run((n for n in ["y"]), feed), tuned) is _error(
+        lambda s: s.run((n for n in ["y"]), feed), raw
+    )
+
+
+def test_run_async_works_where_the_winner_has_one_thread(tmp_path: Path) -> None:
+    slow, fast = fast_twin(tmp_path, graphs.mlp())
+    options = one_thread()
+    options.intra_op_num_threads = 2
+    tuned = TunedSession(slow, options, providers=CPU, candidates=[fast], tuner=StackTuner(QUICK))
+    feed, done, seen = {"x": floats(1, 16)}, threading.Event(), []
+    assert tuned.tune(feed).name == "fast"
+
+    def callback(results: Any, data: Any, error: str) -> None:
+        seen.append(error)
+        done.set()
+
+    tuned.run_async(None, feed, callback, None)
+    assert done.wait(30)
+    assert seen == [""]
+
+
+def test_routes_of_bindings_are_voided_while_other_threads_add_some(tmp_path: Path) -> None:
+    tuned, _, _ = tuned_pair(tmp_path, graphs.mlp())
+    x, stop, errors = floats(1, 16), threading.Event(), []
+
+    def keep_binding() -> None:
+        while not stop.is_set():
+            binding = tuned.io_binding()
+            binding.bind_cpu_input("x", x)
+            binding.bind_output("y")
+            try:
+                tuned.run_with_iobinding(binding)
+            except Exception as error:  # the test asks for none
+                errors.append(error)
+
+    tuned.run(None, {"x": x})
+    threads = [threading.Thread(target=keep_binding) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    assert tuned._table is not None
+    for _ in range(2000):
+        tuned._table.choice_gone("no such key")
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not errors
+
+
+def test_a_model_that_cannot_be_read_any_more_is_not_read_for_every_request(tmp_path: Path) -> None:
+    path = save(graphs.mlp(), tmp_path / "m.onnx")
+    tuned = TunedSession(path, one_thread(), providers=CPU, tuner=StackTuner(QUICK))
+    (tmp_path / "m.onnx").unlink()
+    feed = {"x": floats(1, 16)}
+    tuned.run(None, feed)
+    save(graphs.mlp(), tmp_path / "m.onnx")
+    tuned.run(None, feed)
+    report = tuned.report(feed)
+    assert report is not None
+    assert "can't be read" in report.candidates[0].note

@@ -26,6 +26,7 @@ from ort_stacktune import (
     is_tuning,
     stack_autotuner,
 )
+from ort_stacktune.failures import ReferenceFailure
 
 TWO = candidates("reference", "fast")
 
@@ -456,3 +457,53 @@ def test_a_bad_policy_installs_nothing() -> None:
     with raising(FailureKind.INVALID_INPUT, "warmups"):
         enable_stack_autotune(StackPolicy(warmups=0))
     assert stack_autotuner() is None
+
+
+def test_a_ban_spoken_during_a_search_is_heard() -> None:
+    tuner, question = StackTuner(), problem()
+    earlier = ask(tuner, question)
+    tuner.invalidate(earlier)
+    runner = ScriptedRunner([1000, 500])
+    runner.during = lambda: tuner.invalidate(earlier, ban_candidate=True)
+    assert ask(tuner, question, runner).name == "reference"
+    assert tuner.seconds_fresh(earlier.cache_key) == 0.0
+    assert ask(tuner, question).name == "reference"
+
+
+def test_an_input_that_makes_the_reference_fail_leaves_the_record_of_others_on_disk(tmp_path: Path) -> None:
+    question = problem()
+    ask(StackTuner(cache_directory=tmp_path), question)
+    later = StackTuner(cache_directory=tmp_path)
+    bad = ReferenceFailure(FailureKind.REJECTED, "the reference: index out of bounds")
+    with raising(FailureKind.REJECTED, "index"):
+        ask(later, question, ScriptedRunner([1000, 500], failures={1: bad}))
+    assert ask(later, question).source is DecisionSource.DISK_CACHE
+
+
+def test_a_quarantined_environment_has_no_choice_to_peek_at() -> None:
+    tuner, question = StackTuner(), problem()
+    ask(tuner, question)
+    lost = TuneFailure(FailureKind.DEVICE, "lost")
+    with raising(FailureKind.DEVICE):
+        ask(tuner, problem(), ScriptedRunner([1000, 500], failures={1: lost}))
+    assert tuner.peek(question, TWO, 0) is None
+
+
+def test_a_listener_that_fails_does_not_keep_others_from_hearing() -> None:
+    class Listener:
+        def __init__(self, fails: bool) -> None:
+            self.fails = fails
+            self.gone: list[str] = []
+
+        def choice_gone(self, cache_key: str) -> None:
+            self.gone.append(cache_key)
+            if self.fails:
+                raise RuntimeError("no")
+
+    tuner = StackTuner()
+    listeners = [Listener(fails) for fails in (True, False, True)]
+    for listener in listeners:
+        tuner.subscribe(listener)
+    decision = ask(tuner, problem())
+    tuner.invalidate(decision)
+    assert all(listener.gone == [decision.cache_key] for listener in listeners)

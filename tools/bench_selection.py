@@ -25,6 +25,7 @@ from ort_stacktune.policy import StackPolicy
 
 def main(arguments: list[str] | None = None) -> int:
     """Runs the benchmark."""
+    kinds = list(dict.fromkeys(condition for condition, _ in cells.sources()))
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -32,6 +33,14 @@ def main(arguments: list[str] | None = None) -> int:
         "--searches", type=int, default=1000, help="searches a cell of ten identical candidates"
     )
     parser.add_argument("--quick", action="store_true", help="a look that takes seconds: 20 searches a cell")
+    parser.add_argument(
+        "--noise",
+        nargs="+",
+        default=[],
+        metavar="KIND",
+        choices=kinds,
+        help=f"only these: {', '.join(kinds)}",
+    )
     parser.add_argument("--max-samples", type=int, default=StackPolicy().max_samples, help="as in the policy")
     parser.add_argument("--seed", type=int, default=0, help="the same seed gives the same result")
     parser.add_argument(
@@ -51,7 +60,9 @@ def main(arguments: list[str] | None = None) -> int:
     except TuneFailure as failure:
         parser.error(failure.message)
     started = time.monotonic()
-    plan = cells.plan(20 if given.quick else given.searches, given.max_samples)
+    plan = cells.plan(20 if given.quick else given.searches, given.max_samples, given.noise)
+    searches = sum(cell.searches for cell in plan)
+    print(f"running {searches} searches on {given.jobs} processes", file=sys.stderr)
     found = cells.run_cells(plan, given.seed, given.jobs)
     findings = tables.Findings(found, given.max_samples)
     tables.write(findings)

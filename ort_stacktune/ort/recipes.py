@@ -57,6 +57,7 @@ class SessionRecipe:
         instances: Sessions that callers take in turns, 1 to 256. More than one serves ``run`` and
             ``run_with_ort_values``, not IO bindings, which belong to one session.
         revision: Digest of all of the above but the name.
+        model_digest: Digest of the model's content when the recipe was made; empty for the reference's model.
 
     Raises:
         TuneFailure: ``INVALID_INPUT`` for an execution provider that this build lacks, an unknown option,
@@ -75,6 +76,7 @@ class SessionRecipe:
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict)
     instances: int = 1
     revision: str = field(init=False)
+    model_digest: str = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
@@ -120,6 +122,7 @@ class SessionRecipe:
                 f"workspace_bytes of recipe {self.name!r} is {self.workspace_bytes!r}; expected bytes, 0 or"
                 " more, or None for unknown"
             )
+        normal(self, "model_digest", "" if self.model is None else ModelSource.of(self.model).digest())
         normal(self, "revision", self._digest())
 
     def __hash__(self) -> int:
@@ -168,7 +171,7 @@ class SessionRecipe:
         libraries = (workload_digest(Path(path).read_bytes()) for path in self.custom_op_libraries)
         parts = [
             _SCHEMA,
-            "" if self.model is None else ModelSource.of(self.model).digest(),
+            self.model_digest,
             "inherited" if self.providers is None else "",
             fields(
                 fields((name, *(fields(pair) for pair in sorted(options.items()))))

@@ -65,8 +65,13 @@ def make_session(
     Raises:
         TuneFailure: ``REJECTED`` where it can't be made or runs elsewhere than asked.
     """
-    recipe = recipe.inheriting(reference)
     source = model if recipe.model is None else ModelSource.of(recipe.model)
+    if recipe.model is not None and source.digest() != recipe.model_digest:
+        raise TuneFailure(
+            FailureKind.REJECTED,
+            "its model's file has changed since the recipe was made; make the recipe anew",
+        )
+    recipe = recipe.inheriting(reference)
     sessions = [_made(recipe, source, trial) for _ in range(recipe.instances)]
     nodes = node_counts(sessions[0])
     if check_placement:

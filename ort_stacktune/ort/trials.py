@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ort_stacktune.failures import FailureKind, TuneFailure
+from ort_stacktune.failures import FailureKind, NotReproduced, ReferenceFailure, TuneFailure
 from ort_stacktune.machine import MemoryWatch
 from ort_stacktune.ort.callers import Caller, Feeds, Outputs
 from ort_stacktune.ort.model import ModelSource
@@ -57,7 +57,7 @@ class SessionTrials:
         live_run: ``run`` of the session that serves the reference; a clone that does not reproduce its
             outputs is no stand-in for it.
         timing: Clock asked for.
-        room: How many candidates may be open at one time.
+        room: Tells how many candidates may be open at one time.
         concurrency: Callers at one time while a candidate is timed.
         dims: Declared dimensions of the inputs, to find another shape of the same request.
     """
@@ -73,7 +73,7 @@ class SessionTrials:
         probes: Sequence[Feeds] = (),
         live_run: Callable[..., Any] | None = None,
         timing: Timing = Timing.END_TO_END,
-        room: int = 1,
+        room: Callable[[], int] = lambda: 1,
         concurrency: int = 1,
         dims: Mapping[str, Sequence[int | str | None]] | None = None,
     ) -> None:
@@ -148,7 +148,7 @@ class SessionTrials:
 
     def room(self) -> int:
         """Returns how many sessions of this model fit into half of the memory that is left."""
-        return self._room
+        return self._room()
 
     def release(self, candidate: int) -> None:
         """Closes a candidate's session."""
@@ -175,7 +175,10 @@ class SessionTrials:
     def costs(self, candidate: int) -> FirstCosts:
         """Returns what making a session, its first run and a change of shape cost."""
         costs = self._costs[candidate]
-        if self._other_shape is None or self._recipes[candidate].shapes:
+        if self._other_shape is None:
+            reference, live = self._caller(self._reference), self._feeds_to_time()[0]
+            self._other_shape = self._find_other_shape(reference, live) or {}
+        if not self._other_shape or self._recipes[candidate].shapes:
             return costs
         caller, live = self._caller(candidate), self._feeds_to_time()[0]
         try:
@@ -204,8 +207,14 @@ class SessionTrials:
             made = self._make_session(index)
             created_ns = time.perf_counter_ns()
             caller = Caller(made, self._recipes[index], self._request, self._concurrency)
-            with self._naming_failures():
+            try:
                 caller.run(feeds)
+            except Exception as error:
+                if index == self._reference:
+                    raise ReferenceFailure(
+                        FailureKind.REJECTED, f"the reference: {in_short(error)}"
+                    ) from error
+                raise TuneFailure(FailureKind.REJECTED, in_short(error)) from error
             ran_ns = time.perf_counter_ns()
         self._costs.setdefault(
             index, FirstCosts(created_ns - started_ns, ran_ns - created_ns, None, memory.most_added_bytes)
@@ -224,7 +233,7 @@ class SessionTrials:
         except TuneFailure as failure:
             if index != self._reference:
                 raise
-            raise TuneFailure(
+            raise NotReproduced(
                 FailureKind.UNAVAILABLE,
                 f"a session like yours can't be made again to compare with: {failure.message}",
             ) from failure
@@ -234,8 +243,10 @@ class SessionTrials:
         live = {name: array.copy() for name, array in self._request.feeds.items()}
         self._feeds_to_time()
         caller = self._caller(self._reference)
-        with self._naming_failures():
+        try:
             outputs = caller.run(live)
+        except Exception as error:
+            raise ReferenceFailure(FailureKind.REJECTED, f"the reference: {in_short(error)}") from error
         self._recognise_live_session(live, outputs, tolerance)
         expected: list[tuple[Feeds, Outputs | None]] = [(live, outputs)]
         for draw in further_draws(live, sorted(self._steering)):
@@ -245,7 +256,6 @@ class SessionTrials:
                 expected.append((draw, drawn))
         probed = [(feeds, _outputs_or_none(caller, feeds)) for feeds in self._fitting_probes(live)]
         self._expected = expected + probed
-        self._other_shape = self._find_other_shape(caller, live)
         self._timed_feeds += [feeds for feeds, outputs_ in probed if outputs_ is not None]
 
     def _find_other_shape(self, caller: Caller, live: Feeds) -> Feeds | None:
@@ -276,7 +286,7 @@ class SessionTrials:
             served = self._live_run(self._request.output_names, dict(live), None)
             compare(served, outputs, self._request.output_names, tolerance)
         except Exception as error:
-            raise TuneFailure(
+            raise NotReproduced(
                 FailureKind.UNAVAILABLE,
                 "a session rebuilt from your options does not reproduce yours, so it can't stand in for it;"
                 f" some options can't be read back ({in_short(error)})",
@@ -301,7 +311,7 @@ class SessionTrials:
             except TuneFailure as failure:
                 if candidate != self._reference:
                     raise
-                raise TuneFailure(
+                raise ReferenceFailure(
                     FailureKind.UNAVAILABLE,
                     f"the reference disagrees with itself between runs: {failure.message}",
                 ) from failure

@@ -103,30 +103,32 @@ def sources() -> dict[tuple[str, str], Source]:
     return {(source.condition, source.name): source for source in [*recorded(), *made_up()]}
 
 
-def plan(searches: int, max_samples: int) -> list[Cell]:
+def plan(searches: int, max_samples: int, conditions: Sequence[str] = ()) -> list[Cell]:
     """Returns the cells of the benchmark.
 
     Args:
         searches: Searches of the cells with up to ten identical candidates on recorded noise; the others
             take a part of that.
         max_samples: As in the policy; the cells that show what more would cost raise it.
+        conditions: Kinds of noise; all of them where it is empty.
     """
     cells = []
+    places = [place for place in sources() if not conditions or place[0] in conditions]
 
     def add(
-        places: list[tuple[str, str]], candidates: int, speedup: float, share: float, samples: int
+        where: list[tuple[str, str]], candidates: int, speedup: float, share: float, samples: int
     ) -> None:
         number = max(2, round(searches * share))
         rules = RULES if samples == max_samples else ["ours"]
-        for condition, name in places:
+        for condition, name in where:
             for rule in rules:
                 cells.append(Cell(condition, name, rule, candidates, speedup, samples, number))
 
-    on_traces = [place for place in sources() if place[0] in CONDITIONS]
-    made = [place for place in sources() if place[0] not in CONDITIONS]
+    on_traces = [place for place in places if place[0] in CONDITIONS]
+    made = [place for place in places if place[0] not in CONDITIONS]
     for candidates, share in ((1, 1.0), (TEN, 1.0), (30, 0.1)):
         add(on_traces, candidates, 1.0, share, max_samples)
-    add(made, TEN, 1.0, 0.3, max_samples)
+    add(made, TEN, 1.0, 0.4, max_samples)
     for speedup in SPEEDUPS:
         add(on_traces, TEN, speedup, 0.1, max_samples)
     add(on_traces, 1, TARGET, 0.1, max_samples)

@@ -104,4 +104,10 @@ def run_search(
     runner = ReplayRunner(rows, speedups, rng)
     names = [Candidate(f"candidate {i}" if i else "reference") for i in range(len(speedups) + 1)]
     outcome = _TellingSearch(names, REFERENCE, policy, runner, clock_ns=lambda: 0, coin=rng).run()
+    # Pairs that the runner was not told of would be answered with one and the same time.
+    told = sum(report.samples for report in outcome.reports[1:])
+    if runner.pairs != told:
+        raise RuntimeError(
+            f"the search reports {told} pairs, and {runner.pairs} were announced to the replay"
+        )
     return outcome, runner.pairs
