@@ -109,7 +109,11 @@ def _describe(part: str) -> str:
 
 
 def further_draws(
-    feeds: Mapping[str, Array], fixed: Sequence[str], seed: int = 20260301
+    feeds: Mapping[str, Array],
+    fixed: Sequence[str],
+    seed: int = 20260301,
+    *,
+    zeros_are_safe: bool = False,
 ) -> list[dict[str, Array]]:
     """Returns further inputs of the same signature to validate on.
 
@@ -120,6 +124,7 @@ def further_draws(
         feeds: Live inputs.
         fixed: Inputs whose values belong to the signature; they are kept.
         seed: Seed of the draw, so that a verdict can be had again.
+        zeros_are_safe: Whether integer inputs that hold ones alone, as masks do, may get zeros too.
     """
     rng = np.random.default_rng(seed)
     draws = []
@@ -133,6 +138,8 @@ def further_draws(
             elif live.dtype.kind == "b":
                 # A mask is most often all true, and then another order of it would say nothing.
                 draw[name] = rng.random(live.shape) < 0.5
+            elif zeros_are_safe and live.size > 1 and np.all(live == 1):
+                draw[name] = rng.integers(0, 2, live.shape).astype(live.dtype)
             else:
                 draw[name] = rng.permutation(live.ravel()).reshape(live.shape)
         draws.append(draw)

@@ -154,3 +154,11 @@ def test_there_is_no_other_shape_where_every_dimension_is_given() -> None:
     assert not list(feeds_of_other_shapes({"x": X}, {"x": (2, 3)}))
     assert not list(feeds_of_other_shapes({"x": X}, {"x": (None, 3)}))
     assert not list(feeds_of_other_shapes({"x": X[:0]}, {"x": ("N", 3)}))
+
+
+def test_a_mask_of_ones_gets_zeros_only_where_no_integer_is_divided() -> None:
+    mask = {"mask": np.ones((4, 16), np.int64)}
+    assert all((draw["mask"] == 1).all() for draw in further_draws(mask, []))
+    for draw in further_draws(mask, [], zeros_are_safe=True):
+        assert set(np.unique(draw["mask"])) == {0, 1}
+        assert draw["mask"].dtype == np.int64

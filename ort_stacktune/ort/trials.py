@@ -59,6 +59,7 @@ class SessionTrials:
         timing: Clock asked for.
         room: Tells how many candidates may be open at one time.
         concurrency: Callers at one time while a candidate is timed.
+        zeros_are_safe: Whether a zero may be drawn for an integer input that holds ones alone.
         dims: Declared dimensions of the inputs, to find another shape of the same request.
     """
 
@@ -75,6 +76,7 @@ class SessionTrials:
         timing: Timing = Timing.END_TO_END,
         room: Callable[[], int] = lambda: 1,
         concurrency: int = 1,
+        zeros_are_safe: bool = False,
         dims: Mapping[str, Sequence[int | str | None]] | None = None,
     ) -> None:
         self._recipes = recipes
@@ -87,6 +89,7 @@ class SessionTrials:
         self._timing = timing
         self._room = room
         self._concurrency = concurrency
+        self._zeros_are_safe = zeros_are_safe
         self._dims = dims or {}
         self._callers: dict[tuple[int, bool], Caller] = {}
         self._as_served = False
@@ -249,7 +252,7 @@ class SessionTrials:
             raise ReferenceFailure(FailureKind.REJECTED, f"the reference: {in_short(error)}") from error
         self._recognise_live_session(live, outputs, tolerance)
         expected: list[tuple[Feeds, Outputs | None]] = [(live, outputs)]
-        for draw in further_draws(live, sorted(self._steering)):
+        for draw in further_draws(live, sorted(self._steering), zeros_are_safe=self._zeros_are_safe):
             drawn = _outputs_or_none(caller, draw)
             # Values drawn from the live ones may be no legal input; the caller's probes are.
             if drawn is not None:
