@@ -6,21 +6,15 @@ Must never shorten or round what goes into a key: two questions that differ anyw
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import xxhash
 
 from ort_stacktune.failures import invalid
-from ort_stacktune.vocabulary import Problem
 
 if TYPE_CHECKING:
     from collections.abc import Buffer  # type: ignore[attr-defined,unused-ignore]
-
-    from ort_stacktune.policy import Candidate, StackPolicy
-
-KEY_SCHEMA = "ort_stacktune/key/1"
-MAX_KEY_BYTES = 384 * 1024
 
 
 def fields(parts: Iterable[str]) -> str:
@@ -52,51 +46,6 @@ def parse_fields(text: str) -> list[str]:
         parts.append(data[colon + 1 : end].decode())
         position = end + 1
     return parts
-
-
-def cache_key(problem: Problem, candidates: Sequence[Candidate], reference: int, policy: StackPolicy) -> str:
-    """Returns the full identity text of a question: what is asked, of which candidates, how strictly.
-
-    Args:
-        problem: The question.
-        candidates: All candidates, in order; order and every field of each are part of the identity.
-        reference: Position of the reference among them.
-        policy: Only its ``accuracy_key()`` counts; effort and mode do not.
-
-    Raises:
-        TuneFailure: ``INVALID_INPUT`` where the text exceeds 384 KiB.
-    """
-    manifest = fields(
-        fields(
-            (
-                candidate.name,
-                candidate.revision,
-                "" if candidate.workspace_bytes is None else str(candidate.workspace_bytes),
-                "1" if candidate.eligible else "0",
-            )
-        )
-        for candidate in candidates
-    )
-    key = fields(
-        (
-            KEY_SCHEMA,
-            problem.scope.name,
-            problem.operation,
-            problem.environment,
-            problem.workload,
-            problem.execution_context,
-            str(reference),
-            manifest,
-            policy.accuracy_key(),
-        )
-    )
-    size = len(key.encode())
-    if size > MAX_KEY_BYTES:
-        raise invalid(
-            f"the identity of this question takes {size} bytes, more than the {MAX_KEY_BYTES} allowed;"
-            " shorten the operation or workload text, or pass fewer candidates"
-        )
-    return key
 
 
 def text_digest(text: str) -> str:

@@ -6,11 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ort_stacktune.failures import invalid
-from ort_stacktune.identity import cache_key
+from ort_stacktune.identity import fields
 from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.store import Record
 from ort_stacktune.vocabulary import CandidateReport, Decision, DecisionSource, Problem, TuneReport
 
+KEY_SCHEMA = "ort_stacktune/key/1"
+MAX_KEY_BYTES = 384 * 1024
 MAX_CANDIDATES = 4096
 MAX_NAME_BYTES = 4096
 
@@ -98,3 +100,48 @@ def pose(problem: Problem, candidates: Sequence[Candidate], reference: int, poli
         )
     key = cache_key(problem, candidates, reference, policy)
     return Question(problem, tuple(candidates), reference, key)
+
+
+def cache_key(problem: Problem, candidates: Sequence[Candidate], reference: int, policy: StackPolicy) -> str:
+    """Returns the full identity text of a question: what is asked, of which candidates, how strictly.
+
+    Args:
+        problem: The question.
+        candidates: All candidates, in order; order and every field of each are part of the identity.
+        reference: Position of the reference among them.
+        policy: Only its ``accuracy_key()`` counts; effort and mode do not.
+
+    Raises:
+        TuneFailure: ``INVALID_INPUT`` where the text exceeds 384 KiB.
+    """
+    manifest = fields(
+        fields(
+            (
+                candidate.name,
+                candidate.revision,
+                "" if candidate.workspace_bytes is None else str(candidate.workspace_bytes),
+                "1" if candidate.eligible else "0",
+            )
+        )
+        for candidate in candidates
+    )
+    key = fields(
+        (
+            KEY_SCHEMA,
+            problem.scope.name,
+            problem.operation,
+            problem.environment,
+            problem.workload,
+            problem.execution_context,
+            str(reference),
+            manifest,
+            policy.accuracy_key(),
+        )
+    )
+    size = len(key.encode())
+    if size > MAX_KEY_BYTES:
+        raise invalid(
+            f"the identity of this question takes {size} bytes, more than the {MAX_KEY_BYTES} allowed;"
+            " shorten the operation or workload text, or pass fewer candidates"
+        )
+    return key

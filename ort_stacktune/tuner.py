@@ -12,7 +12,7 @@ import random
 import threading
 import time
 import weakref
-from collections import OrderedDict, deque
+from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -61,18 +61,6 @@ class _KeyState:
     banned: set[tuple[str, str]] = field(default_factory=set)
     comparisons: deque[float] = field(default_factory=deque)
     unavailable: str | None = None
-
-
-@dataclass(slots=True)
-class _Counters:
-    memory_hits: int = 0
-    disk_hits: int = 0
-    misses: int = 0
-    busy_fallbacks: int = 0
-    tunes: int = 0
-    cache_warnings: int = 0
-    invalidations: int = 0
-    device_failures: int = 0
 
 
 @dataclass(slots=True)
@@ -125,7 +113,7 @@ class StackTuner:
         self._claimed_environments: set[str] = set()
         self._quarantined: dict[str, str] = {}
         self._reports: deque[TuneReport] = deque(maxlen=min(self._policy.capacity, MAX_REPORTS))
-        self._counters = _Counters()
+        self._counters: Counter[str] = Counter()
         self._listeners: weakref.WeakSet[ChoiceListener] = weakref.WeakSet()
         self.table_hits = HitCount()
 
@@ -149,17 +137,8 @@ class StackTuner:
     def stats(self) -> Stats:
         """Returns a snapshot of the counters."""
         with self._lock:
-            counters = self._counters
-            return Stats(
-                memory_hits=counters.memory_hits + self.table_hits.value,
-                disk_hits=counters.disk_hits,
-                misses=counters.misses,
-                busy_fallbacks=counters.busy_fallbacks,
-                tunes=counters.tunes,
-                cache_warnings=counters.cache_warnings,
-                invalidations=counters.invalidations,
-                device_failures=counters.device_failures,
-            )
+            counted = Stats(**self._counters)
+        return replace(counted, memory_hits=counted.memory_hits + self.table_hits.value)
 
     def reports(self) -> tuple[TuneReport, ...]:
         """Returns the reports of the last searches, oldest first, at most min(capacity, 128)."""
@@ -245,7 +224,7 @@ class StackTuner:
                 if ban_candidate and not decision.is_reference:
                     revision = record.winner_revision if record and record.winner == decision.name else ""
                     state.banned.add((decision.name, revision))
-            self._counters.invalidations += 1
+            self._counters["invalidations"] += 1
         if self._store is not None:
             self._store.delete(decision.cache_key)
         self._tell_listeners([decision.cache_key])
@@ -337,7 +316,7 @@ class StackTuner:
         if record is not None:
             if self._memory_eviction is MemoryEviction.LRU:
                 self._states.move_to_end(question.key)
-            self._counters.memory_hits += 1
+            self._counters["memory_hits"] += 1
             return question.serve(record, DecisionSource.MEMORY_CACHE)
         state = self._states.get(question.key)
         if state is not None and state.unavailable is not None:
@@ -374,7 +353,7 @@ class StackTuner:
             or environment in self._claimed_environments
             or len(self._claimed_keys) >= self._policy.max_parallel_tunes
         ):
-            self._counters.busy_fallbacks += 1
+            self._counters["busy_fallbacks"] += 1
             return question.serve_reference(DecisionSource.BUSY)
         self._claimed_keys.add(question.key)
         self._claimed_environments.add(environment)
@@ -402,7 +381,7 @@ class StackTuner:
             return None
         self._publish(question.key, record)
         with self._lock:
-            self._counters.disk_hits += 1
+            self._counters["disk_hits"] += 1
         return question.serve(record, DecisionSource.DISK_CACHE)
 
     def _still_right(self, question: Question, index: int, runner: TrialRunner) -> bool:
@@ -433,7 +412,7 @@ class StackTuner:
 
     def _search(self, question: Question, runner: TrialRunner) -> Decision:
         with self._lock:
-            self._counters.misses += 1
+            self._counters["misses"] += 1
             state = self._states.get(question.key)
             banned = {
                 index: "not tried: banned for this question after a failure or a regression"
@@ -503,7 +482,7 @@ class StackTuner:
             effort=self._policy.effort(),
         )
         with self._lock:
-            self._counters.tunes += 1
+            self._counters["tunes"] += 1
             self._reports.append(report)
             state = self._states.get(question.key)
             banned_meanwhile = state is not None and _is_banned(state, winner)
@@ -550,7 +529,7 @@ class StackTuner:
     def _quarantine(self, environment: str, reason: str) -> None:
         with self._lock:
             self._quarantined.setdefault(environment, reason)
-            self._counters.device_failures += 1
+            self._counters["device_failures"] += 1
             keys = list(self._states)
         # Choices of a lane that may be broken are not to be used unasked.
         self._tell_listeners(keys)
@@ -561,7 +540,7 @@ class StackTuner:
     def _warn_cache(self, sentence: str) -> None:
         _log.warning("%s", sentence)
         with self._lock:
-            self._counters.cache_warnings += 1
+            self._counters["cache_warnings"] += 1
 
 
 def _is_banned(state: _KeyState, candidate: Candidate) -> bool:

@@ -7,7 +7,8 @@ machine need not know but a replay does.
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import count
 
 from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.search import Outcome, Search
@@ -58,7 +59,7 @@ class ReplayRunner:
 
     def __init__(self, rows: Rows, speedups: Sequence[float], rng: random.Random) -> None:
         self._players = [Player(rows, speedup, rng) for speedup in speedups]
-        self._outside_pairs = rows.times_ns[rng.randrange(len(rows))][0][0]
+        self._outside_pairs = _one_after_another(rows, rng)
         self._announced: int | None = None
         self._due: dict[int, list[int]] = {}
         self.pairs = 0
@@ -72,12 +73,12 @@ class ReplayRunner:
         return Validation.PASSED
 
     def measure(self, candidate: int) -> int:
-        """Returns the next of the three timings of this side of the pair, in ns; outside pairs, any one."""
+        """Returns the next of the three timings of this side of the pair, in ns; outside pairs, the next of any."""
         if self._announced is not None:
             self._deal(self._announced, candidate != REFERENCE)
             self._announced = None
         due = self._due.get(candidate)
-        return due.pop() if due else self._outside_pairs
+        return due.pop() if due else next(self._outside_pairs)
 
     def _deal(self, candidate: int, candidate_first: bool) -> None:
         if any(self._due.values()):
@@ -85,6 +86,13 @@ class ReplayRunner:
         reference_times, candidate_times = self._players[candidate - 1].pair(candidate_first=candidate_first)
         self._due = {REFERENCE: [*reversed(reference_times)], candidate: [*reversed(candidate_times)]}
         self.pairs += 1
+
+
+def _one_after_another(rows: Rows, rng: random.Random) -> Iterator[int]:
+    """Yields the timings of one session, row by row from a random place, without an end."""
+    session, start = rng.randrange(2), rng.randrange(len(rows))
+    for row in count(start):
+        yield from rows.times_ns[row % len(rows)][session]
 
 
 class _TellingSearch(Search):
@@ -104,7 +112,7 @@ def run_search(
     runner = ReplayRunner(rows, speedups, rng)
     names = [Candidate(f"candidate {i}" if i else "reference") for i in range(len(speedups) + 1)]
     outcome = _TellingSearch(names, REFERENCE, policy, runner, clock_ns=lambda: 0, coin=rng).run()
-    # Pairs that the runner was not told of would be answered with one and the same time.
+    # Pairs that the runner was not told of would be answered with times of one session.
     told = sum(report.samples for report in outcome.reports[1:])
     if runner.pairs != told:
         raise RuntimeError(
