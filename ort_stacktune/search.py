@@ -248,7 +248,7 @@ class Search:
             if min(pair_ratios(contender.pairs) or [1.0]) > slower:
                 contender.verdict = Verdict.NOT_FASTER
                 pairs = "its first pair" if len(contender.pairs) == 1 else f"all {len(contender.pairs)} pairs"
-                contender.note = f"slower by {slower - 1:.0%} or more in {pairs}"
+                contender.note = f"slower by {slower:g}x or more in {pairs}"
                 return
 
     def _is_quiet(self) -> bool:
