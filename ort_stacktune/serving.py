@@ -234,6 +234,7 @@ class Lane:
     def choice_gone(self, cache_key: str) -> None:
         """Closes the winner behind a key unless another key uses it, and passes the word on."""
         with self._lock:
+            self._vouched = {pair for pair in self._vouched if pair[0] != cache_key}
             for revision, users in list(self._users.items()):
                 users.discard(cache_key)
                 if not users:
@@ -255,7 +256,11 @@ class Lane:
             try:
                 session = self._winner(recipe, decision.cache_key)
                 if not self._vouched_for(decision, recipe, session, request, tuner):
-                    return Choice(good_for_s=_FAULT_S, reason=self._not_reproduced or "")
+                    # Without a reason it was the input's fault, and the next one is asked about again.
+                    return Choice(
+                        good_for_s=_FAULT_S if self._not_reproduced else 0.0,
+                        reason=self._not_reproduced or "",
+                    )
             except TuneFailure as failure:
                 # It could be made a moment ago; whatever changed, the reference is there.
                 _log.warning("the winner %s can't be made again: %s", recipe.name, failure.message)
@@ -288,6 +293,9 @@ class Lane:
         feeds = {name: array.copy() for name, array in request.feeds.items()}
         try:
             served = self._live_run(request.output_names, feeds, None)
+        except Exception:  # noqa: BLE001 - the input is at fault; the next one may show whether they agree
+            return False
+        try:
             found = session.run(request.output_names, feeds)
             compare(served, found, request.output_names, tuner.policy.tolerance)
         except Exception as error:  # noqa: BLE001 - whatever differs, it is doubt

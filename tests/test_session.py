@@ -673,3 +673,30 @@ def test_a_model_that_cannot_be_read_any_more_is_not_read_for_every_request(tmp_
     report = tuned.report(feed)
     assert report is not None
     assert "can't be read" in report.candidates[0].note
+
+
+def test_an_input_that_the_reference_refuses_says_nothing_about_a_choice_of_another_session(
+    tmp_path: Path,
+) -> None:
+    slow = save(graphs.slowed(graphs.gather_fails(), links=60), tmp_path / "slow.onnx")
+    fast = SessionRecipe("fast", model=save(graphs.gather_fails(), tmp_path / "fast.onnx"), providers=CPU)
+    tuner = StackTuner(QUICK)
+
+    def session() -> TunedSession:
+        return TunedSession(slow, one_thread(), providers=CPU, candidates=[fast], tuner=tuner)
+
+    names = {meta.name: meta for meta in session().get_inputs()}
+    (index,) = [name for name, meta in names.items() if "int64" in meta.type]
+    rest = {
+        name: floats(*(2 if isinstance(d, str) else d for d in meta.shape)) for name, meta in names.items()
+    }
+    size = [d if isinstance(d, int) else 2 for d in names[index].shape]
+    good, bad = {**rest, index: np.zeros(size, np.int64)}, {**rest, index: np.full(size, 10**6, np.int64)}
+    assert session().tune(good).name == "fast"
+    second = session()
+    with pytest.raises(Exception, match=r"[Ii]ndex|indices|out of"):
+        second.run(None, bad)
+    second.run(None, good)
+    decision = second.decision(good)
+    assert decision is not None
+    assert decision.name == "fast"
