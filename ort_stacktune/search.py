@@ -24,12 +24,9 @@ from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, ratio_and_spread
 from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
 
-# Slower than this in every pair so far, after one, two and three of them: no need for more. Where the
-# reference's own times scatter, being unlucky three times in a row is common enough to ask for more.
-_PLAIN_LOSER = (1.5, 1.25, 1.1)
-_PLAIN_LOSER_IN_NOISE = (4.0, 2.0, 1.25)
-_QUIET = 0.04
-_TIMES_TO_BE_QUIET = 4
+# Slower than this in every pair so far, after one, two and three of them: no need for more. In noise, being
+# unlucky three times in a row is common, so it takes a lot.
+_PLAIN_LOSER = (4.0, 2.0, 1.25)
 _TIE = 1.01
 
 # Who may be the fastest among those that passed, and how many of them are set up to serve at one time.
@@ -146,8 +143,7 @@ class Search:
                     " or take more bytes than tolerance.max_bytes",
                 )
             self._reference_verified = verdict is Validation.PASSED
-            for _ in range(_TIMES_TO_BE_QUIET):
-                self._reference_times.append(self._best_of_repeats(self._reference))
+            self._reference_times.append(self._best_of_repeats(self._reference))
         self._note_facts(self._reference)
 
     def _open_trials(self) -> None:
@@ -242,18 +238,13 @@ class Search:
         if not contender.verified and self._policy.require_validation:
             raise TuneFailure(FailureKind.UNAVAILABLE, "its outputs have no validator")
         self._note_facts(index)
-        limits = _PLAIN_LOSER if self._is_quiet() else _PLAIN_LOSER_IN_NOISE
-        for slower in limits[: self._policy.max_samples]:
+        for slower in _PLAIN_LOSER[: self._policy.max_samples]:
             self._play_pair(contender)
             if min(pair_ratios(contender.pairs) or [1.0]) > slower:
                 contender.verdict = Verdict.NOT_FASTER
                 pairs = "its first pair" if len(contender.pairs) == 1 else f"all {len(contender.pairs)} pairs"
                 contender.note = f"slower by {slower:g}x or more in {pairs}"
                 return
-
-    def _is_quiet(self) -> bool:
-        times = [float(time_ns) for time_ns in self._reference_times]
-        return len(times) >= _TIMES_TO_BE_QUIET and ratio_and_spread(times)[1] <= _QUIET
 
     def _play_rounds(self) -> None:
         while True:
@@ -419,11 +410,13 @@ class Search:
         contender.pairs_ns += self._clock_ns() - started_ns
         verdict = contender.test.add(*pair)
         # A pass waits for `samples` pairs, and for more where they are noisy; a futile candidate need not.
-        waiting = len(contender.pairs) < self._policy.max_samples and (
-            failing_limit(contender.pairs, self._policy) is not None
-        )
-        if verdict is not Verdict.FASTER or not waiting:
-            contender.verdict = verdict
+        if (
+            verdict is Verdict.FASTER
+            and len(contender.pairs) < self._policy.max_samples
+            and failing_limit(contender.pairs, self._policy) is not None
+        ):
+            return
+        contender.verdict = verdict
 
     def _timed_pair(self, candidate: int, *, as_served: bool = False) -> tuple[int, int]:
         if self._lifecycle is not None:

@@ -32,7 +32,7 @@ from ort_stacktune.policy import StackPolicy
 
 # A large stake wins fast where every pair is won, a small one survives noise; their average is within
 # log(len) of the best of them.
-_STAKES = (0.15, 0.35, 0.55, 0.75, 0.98)
+_STAKES = (0.3, 0.6, 0.95)
 
 # Enough to give a candidate up, or to call its fresh pairs clear: wrong with a chance of at most 1/20.
 _ENOUGH = math.log(20.0)

@@ -156,7 +156,7 @@ def test_the_budget_is_checked_between_trials_and_what_was_not_tried_says_so() -
 
 
 def test_a_plain_loser_leaves_after_its_first_pair_and_its_session_is_released() -> None:
-    runner = ScriptedRunner([1000, 3000, 1000])
+    runner = ScriptedRunner([1000, 5000, 1000])
     outcome = search(runner)
     assert outcome.reports[1].samples == 1
     assert 1 in runner.released
