@@ -140,7 +140,7 @@ def output_names_key(output_names: Any) -> tuple[Any, ...] | None:
     """Returns the part of a table key that stands for the wanted outputs, ``None`` for an odd container."""
     if output_names.__class__ not in (list, tuple, type(None)):
         return None
-    return (output_names.__class__, *(output_names or ()))
+    return () if output_names is None else (output_names.__class__, *output_names)
 
 
 def values_of(names: tuple[str, ...], feeds: Mapping[str, Any]) -> tuple[bytes, ...]:

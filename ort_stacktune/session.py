@@ -108,16 +108,20 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         if (
             self._routes
             and run_options is None
-            and (output_names is None or output_names.__class__ in _OUTPUT_LISTS)
             and input_feed.__class__ is dict
+            and (output_names is None or output_names.__class__ in _OUTPUT_LISTS)
         ):
             try:
-                key: tuple[Any, ...] = (
-                    output_names.__class__,
-                    *(output_names or ()),
-                    *input_feed,
-                    *map(_facts_of, input_feed.values()),
-                )
+                key: tuple[Any, ...]
+                if output_names is None:
+                    key = (*input_feed, *map(_facts_of, input_feed.values()))
+                else:
+                    key = (
+                        output_names.__class__,
+                        *output_names,
+                        *input_feed,
+                        *map(_facts_of, input_feed.values()),
+                    )
                 if self._steering:
                     key += values_of(self._steering, input_feed)
                 route = self._routes.get(key)
