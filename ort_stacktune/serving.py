@@ -59,7 +59,7 @@ _Value = TypeVar("_Value")
 # call. Beyond this many values for one set of shapes the reference serves.
 _MAX_STEERED_VALUES = 16
 
-DECIDED = frozenset(
+_DECIDED = frozenset(
     {
         DecisionSource.TUNED,
         DecisionSource.MEMORY_CACHE,
@@ -323,7 +323,7 @@ class Lane:
             return _MISS_S
         if decision.source is DecisionSource.VALIDATION_UNAVAILABLE:
             return _FAULT_S
-        if decision.source not in DECIDED:
+        if decision.source not in _DECIDED:
             return 0.0
         seconds = tuner.seconds_fresh(decision.cache_key)
         # The controller learns of recency only when it is asked.
