@@ -9,10 +9,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from ort_stacktune.failures import FailureKind, TuneFailure
+from ort_stacktune.failures import FailureKind, Fault, TuneFailure
 from ort_stacktune.identity import fields, workload_digest
 from ort_stacktune.installed import enable_stack_autotune, stack_autotuner
-from ort_stacktune.policy import Candidate, StackPolicy
+from ort_stacktune.policy import Candidate, StackPolicy, TrialLimits
 from ort_stacktune.question import cache_key
 from ort_stacktune.statistics import median, paired_score
 from ort_stacktune.tuner import StackTuner, is_tuning
@@ -55,6 +55,7 @@ __all__ = [
     "Decision",
     "DecisionSource",
     "FailureKind",
+    "Fault",
     "MemoryEviction",
     "Mode",
     "Problem",
@@ -66,6 +67,7 @@ __all__ = [
     "Stats",
     "Timing",
     "Tolerance",
+    "TrialLimits",
     "TrialRunner",
     "TunableSet",
     "TuneFailure",

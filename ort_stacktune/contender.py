@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ort_stacktune.failures import FailureKind
+from ort_stacktune.failures import FailureKind, Fault
 from ort_stacktune.policy import StackPolicy
 from ort_stacktune.statistics import (
     FasterTest,
@@ -38,6 +38,7 @@ class Contender:
         verdict: Verdict so far.
         note: Reason in words.
         rejection: Kind of the failure that ended it.
+        fault: How the process of its trial ended, where that is what ended it.
         opening_ns: What making, validating and first timing it took.
         pairs_ns: What its pairs took in all, on the clock of the budget.
         trailing: Whether it takes no more pairs because somebody leads by far.
@@ -52,6 +53,7 @@ class Contender:
     verdict: Verdict = Verdict.OPEN
     note: str = ""
     rejection: FailureKind | None = None
+    fault: Fault | None = None
     opening_ns: int = 0
     pairs_ns: int = 0
     trailing: bool = False
@@ -72,10 +74,11 @@ class Contender:
         enough = len(self.pairs) >= _PAIRS_OF_A_LEADER and self.verdict is not Verdict.NOT_FASTER
         return enough and self.quartiles()[1] * policy.min_speedup < 1.0
 
-    def reject(self, kind: FailureKind, note: str) -> None:
+    def reject(self, kind: FailureKind, note: str, fault: Fault | None = None) -> None:
         """Ends its trial with a failure."""
         self.verdict = Verdict.NOT_FASTER
         self.rejection = kind
+        self.fault = fault
         self.verified = self.verified and kind is not FailureKind.REJECTED
         self.note = note
 
@@ -109,6 +112,7 @@ class Contender:
             verified=self.verified,
             note=self.note,
             rejection=self.rejection,
+            fault=self.fault,
             interval=median_interval(ratios or [], _INTERVAL_CONFIDENCE),
             median_ns=middle([pair[1] for pair in pairs]) if pairs else None,
             verdict="selected" if selected else self._verdict_in_words(),

@@ -28,18 +28,42 @@ class FailureKind(Enum):
     """This environment's lane was faulted earlier in this process."""
 
 
+class Fault(Enum):
+    """How the process of a trial ended, or why it had to be ended. An answer that is wrong is none of these."""
+
+    SIGNAL = "signal"
+    """It died by a signal, as a crash in native code does."""
+
+    EXIT = "exit"
+    """It ended itself."""
+
+    TIMEOUT = "time-out"
+    """It took longer than allowed."""
+
+    MEMORY = "memory"
+    """It took more memory than allowed, or found none."""
+
+    OUTPUT = "output"
+    """Its outputs were larger than allowed."""
+
+    PROTOCOL = "protocol"
+    """What it answered could not be understood."""
+
+
 class TuneFailure(Exception):
     """A failure with a kind for programs and one clear sentence for people.
 
     Args:
         kind: What the failure means for the work under way.
         message: What was wrong, what was expected and what to do.
+        fault: How the trial's process ended, where that is what went wrong.
     """
 
-    def __init__(self, kind: FailureKind, message: str) -> None:
-        super().__init__(kind, message)
+    def __init__(self, kind: FailureKind, message: str, fault: Fault | None = None) -> None:
+        super().__init__(kind, message, fault)
         self.kind = kind
         self.message = message
+        self.fault = fault
 
     def __str__(self) -> str:
         return f"{self.kind.value}: {self.message}"

@@ -8,11 +8,43 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal, get_args
 
 from ort_stacktune.failures import invalid
 from ort_stacktune.identity import fields
 from ort_stacktune.vocabulary import Mode, Timing, Tolerance
+
+Isolation = Literal["inline", "process"]
+SearchWhen = Literal["inline", "background"]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialLimits:
+    """What a candidate may take before its trial is ended; enforced where trials have a process of their own.
+
+    Attributes:
+        create_s: Seconds to make its session and for its first run.
+        run_s: Seconds for each later run.
+        memory_bytes: Memory that its process may hold; ``None`` for what is available when the trial starts.
+        output_bytes: Bytes of all outputs of one run.
+    """
+
+    create_s: float = 300.0
+    run_s: float = 60.0
+    memory_bytes: int | None = None
+    output_bytes: int = 1 << 30
+
+    def validate(self) -> None:
+        """Checks every field.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` that names the first field out of its range.
+        """
+        _real("limits.create_s", self.create_s, above=0.0)
+        _real("limits.run_s", self.run_s, above=0.0)
+        if self.memory_bytes is not None:
+            _whole("limits.memory_bytes", self.memory_bytes, 1)
+        _whole("limits.output_bytes", self.output_bytes, 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +74,12 @@ class StackPolicy:
         expected_calls: Calls of one signature that a session will serve, 1 or more; a winner that does not
             repay its first costs within them is refused. ``None`` leaves first costs out of the verdict.
         concurrency: Callers at one time, 1 to 256; a timing is the completed work of all of them.
+        isolation: ``"process"`` has each trial run in a process of its own, so that a candidate that crashes,
+            hangs or eats all memory ends that process and not this one; ``"inline"`` runs it here.
+        limits: What a candidate may take under ``isolation="process"``.
+        search: ``"inline"`` has the first call of a signature wait for its search; ``"background"`` serves it
+            by the reference while a process of low priority searches on copies of its inputs.
+        search_after_calls: Calls of one signature before it is searched for in the background, 1 or more.
     """
 
     mode: Mode = Mode.EXPLORE
@@ -65,6 +103,10 @@ class StackPolicy:
     regression_ratio: float = 1.15
     expected_calls: int | None = None
     concurrency: int = 1
+    isolation: Isolation = "inline"
+    limits: TrialLimits = field(default_factory=TrialLimits)
+    search: SearchWhen = "inline"
+    search_after_calls: int = 1
 
     @classmethod
     def quick(cls, **changes: Any) -> StackPolicy:
@@ -111,6 +153,12 @@ class StackPolicy:
         if self.expected_calls is not None:
             _whole("expected_calls", self.expected_calls, 1)
         _whole("concurrency", self.concurrency, 1, 256)
+        _one_of("isolation", self.isolation, get_args(Isolation))
+        if not isinstance(self.limits, TrialLimits):
+            raise invalid(f"limits is {self.limits!r}; expected a TrialLimits")
+        self.limits.validate()
+        _one_of("search", self.search, get_args(SearchWhen))
+        _whole("search_after_calls", self.search_after_calls, 1)
 
     def accuracy_key(self) -> str:
         """Returns what decides whether a stored choice answers the same question.
@@ -194,6 +242,11 @@ def _is_number(value: object, kinds: tuple[type, ...]) -> bool:
 def _member(name: str, value: object, kind: type) -> None:
     if not isinstance(value, kind):
         raise invalid(f"{name} is {value!r}; expected a member of {kind.__name__}")
+
+
+def _one_of(name: str, value: object, legal: tuple[str, ...]) -> None:
+    if value not in legal:
+        raise invalid(f"{name} is {value!r}; expected {' or '.join(map(repr, legal))}")
 
 
 def _flag(name: str, value: object) -> None:

@@ -459,7 +459,7 @@ class Search:
         except TuneFailure as failure:
             if failure.kind in (FailureKind.DEVICE, FailureKind.QUARANTINED):
                 raise
-            contender.reject(failure.kind, failure.message)
+            contender.reject(failure.kind, failure.message, failure.fault)
         except Exception as error:  # noqa: BLE001 - one candidate's bug must not end the others' trial
             contender.reject(FailureKind.REJECTED, f"{type(error).__name__}: {error}")
         if contender.verdict is Verdict.NOT_FASTER:

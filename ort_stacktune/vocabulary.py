@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import Protocol, runtime_checkable
 
-from ort_stacktune.failures import FailureKind
+from ort_stacktune.failures import FailureKind, Fault
 
 
 class Mode(Enum):
@@ -165,6 +165,7 @@ class CandidateReport:
         first_run_ns: What its first run cost.
         switch_ns: What a run costs after one of another shape; ``None`` where no other shape is known.
         peak_bytes: Most memory that making it and its first run added to this process.
+        fault: How the process of its trial ended, where that is why it was rejected.
     """
 
     name: str
@@ -182,6 +183,7 @@ class CandidateReport:
     first_run_ns: int | None = None
     switch_ns: int | None = None
     peak_bytes: int | None = None
+    fault: Fault | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ort_stacktune.failures import FailureKind, TuneFailure
+from ort_stacktune.failures import FailureKind, Fault, TuneFailure
 from ort_stacktune.identity import fields, text_digest
 from ort_stacktune.store import Record, RecordStore
 from ort_stacktune.vocabulary import CandidateReport, Scope, TuneReport
@@ -70,6 +70,13 @@ def a_record(key: str = KEY, **changes: Any) -> Record:
                 verdict="rejected",
                 note="größte Abweichung 0.5\nim Ausgang „y“",
                 rejection=FailureKind.REJECTED,
+            ),
+            CandidateReport(
+                "a plugin",
+                verdict="rejected",
+                note="its process died by SIGABRT",
+                rejection=FailureKind.REJECTED,
+                fault=Fault.SIGNAL,
             ),
         ),
         seed=2**63 - 1,
@@ -235,6 +242,7 @@ numbers = st.floats(min_value=1e-300, max_value=9e18, allow_subnormal=False)
     facts=st.dictionaries(st.text(), st.text(), max_size=3),
     effort=st.dictionaries(st.text(), numbers, max_size=3),
     rejection=st.none() | st.sampled_from(FailureKind),
+    fault=st.none() | st.sampled_from(Fault),
 )
 def test_odd_texts_and_numbers_come_back_exactly(
     key: str,

@@ -16,7 +16,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ort_stacktune.failures import FailureKind
+from ort_stacktune.failures import FailureKind, Fault
 from ort_stacktune.store.checks import (
     Unreadable,
     exact_object,
@@ -175,6 +175,7 @@ def _candidate_json(report: CandidateReport) -> dict[str, object]:
         "median_ns": report.median_ns,
         "facts": dict(report.facts),
         "verdict": report.verdict,
+        "fault": None if report.fault is None else report.fault.name,
         **{cost: getattr(report, cost) for cost in _COSTS},
     }
 
@@ -244,6 +245,7 @@ def _candidate(value: object) -> CandidateReport:
             for label, fact in mapping("facts", item["facts"]).items()
         },
         verdict=text("verdict", item["verdict"]),
+        fault=None if item["fault"] is None else member("fault", item["fault"], Fault),
         **{cost: None if item[cost] is None else whole(cost, item[cost]) for cost in _COSTS},
     )
 
