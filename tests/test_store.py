@@ -253,9 +253,16 @@ def test_odd_texts_and_numbers_come_back_exactly(
     facts: dict[str, str],
     effort: dict[str, float],
     rejection: FailureKind | None,
+    fault: Fault | None,
 ) -> None:
     candidate = CandidateReport(
-        name, note=note, ratio=number, interval=(number, number), facts=facts, rejection=rejection
+        name,
+        note=note,
+        ratio=number,
+        interval=(number, number),
+        facts=facts,
+        rejection=rejection,
+        fault=fault,
     )
     report = replace(a_record().report, winner=name, workload=note, candidates=(candidate,))
     record = a_record(
