@@ -2,13 +2,13 @@
 #   ORT=openvino|cpu|gpu   which build of ONNX Runtime .venv holds; they exclude each other
 #   PYTHON=python3         the interpreter that .venv is made from (3.11 or newer)
 #   MODELS="NAME ..."      what `make models` fetches; --all for every model
-#   PYTEST_ARGS=...        handed to pytest; "-m gpu" selects the tests that need an NVIDIA GPU
+#   PYTEST_ARGS=...        handed to pytest
 #   ARGS=...               handed to the demo or the benchmark
 
 SHELL := /bin/sh
 MAKEFLAGS += --no-builtin-rules
 .DEFAULT_GOAL := help
-.PHONY: help venv models demo test test-slow check bench clean
+.PHONY: help venv models demo test test-slow test-webgpu test-cuda-standin test-gpu check bench clean
 .DELETE_ON_ERROR:
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -33,7 +33,7 @@ endif
 STAMP := .venv/.installed-$(ORT)
 
 help: ## lists the targets (the default)
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 	@echo
 	@sed -n '/^#   /s/^# //p' $(MAKEFILE_LIST)
 	@echo "  Here and now: ORT=$(ORT)"
@@ -66,10 +66,19 @@ demo: default-models ## tunes real models and shows what was found
 	@$(VENV_PYTHON) tools/demo.py $(ARGS)
 
 test: default-models ## runs the quick tests
-	$(VENV_PYTHON) -m pytest -q -m "not slow and not gpu" $(PYTEST_ARGS)
+	$(VENV_PYTHON) -m pytest -q -m "not slow and not gpu and not standin and not webgpu" $(PYTEST_ARGS)
 
 test-slow: default-models ## runs the slow tests
-	$(VENV_PYTHON) -m pytest -q -m "slow and not gpu" $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: none selected
+	$(VENV_PYTHON) -m pytest -q -m "slow and not gpu and not standin and not webgpu" $(PYTEST_ARGS) || [ $$? -eq 5 ]  # 5: none selected
+
+test-webgpu: ## tests the WebGPU provider on a Vulkan device in software (.venv-webgpu)
+	@$(PYTHON) tests/lanes.py webgpu $(PYTEST_ARGS)
+
+test-cuda-standin: ## tests the CUDA provider without a GPU, on a stand-in for one (.venv-standin)
+	@$(PYTHON) tests/lanes.py standin $(PYTEST_ARGS)
+
+test-gpu: ## tests on an NVIDIA GPU and shows a table of speeds (.venv-gpu)
+	@$(PYTHON) tests/lanes.py gpu $(PYTEST_ARGS)
 
 check: venv ## lints, checks the format and the types
 	$(VENV_PYTHON) -m ruff check
@@ -80,5 +89,5 @@ bench: default-models ## measures what a tuned session costs beside the session 
 	@$(VENV_PYTHON) tools/bench_overhead.py $(ARGS)
 
 clean: ## removes .venv, caches and build outputs; the models stay
-	rm -rf .venv .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist out *.egg-info
+	rm -rf .venv .venv-standin .venv-gpu .venv-webgpu .swiftshader .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis build dist out *.egg-info
 	find . -name __pycache__ -type d -not -path './.models/*' -prune -exec rm -rf {} +

@@ -6,21 +6,20 @@ this process only. Nothing is read at import, and the state of no device is chan
 
 from __future__ import annotations
 
-import ctypes
 import os
 import platform
 import re
 import secrets
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 
-from ort_stacktune.failures import invalid
-from ort_stacktune.identity import fields
-from ort_stacktune.machine import UNKNOWN, processor, read_text, usable_cores
+from ort_stacktune import nvidia
+from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.identity import fields, parse_fields
+from ort_stacktune.machine import UNKNOWN, processor, usable_cores
 from ort_stacktune.ort.loader import installed_builds, onnxruntime
 from ort_stacktune.vocabulary import RuntimeEnvironment
 
@@ -31,13 +30,16 @@ _REMEMBERED = 64
 _HOST_PROVIDERS = frozenset(
     f"{name}ExecutionProvider" for name in ("ACL", "ArmNN", "Azure", "CPU", "Dnnl", "OpenVINO", "Xnnpack")
 )
-_NVIDIA_PROVIDERS = frozenset(f"{name}ExecutionProvider" for name in ("CUDA", "NvTensorRTRTX", "Tensorrt"))
 
 # Set, these make the libraries behind a session take other code or another device.
 _VARIABLES = frozenset(
     {
+        "CUBLASLT_WORKSPACE_SIZE",
         "CUBLAS_WORKSPACE_CONFIG",
+        "CUDA_CACHE_DISABLE",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
         "CUDA_DEVICE_ORDER",
+        "CUDA_FORCE_PTX_JIT",
         "CUDA_LAUNCH_BLOCKING",
         "CUDA_MODULE_LOADING",
         "CUDA_VISIBLE_DEVICES",
@@ -45,8 +47,10 @@ _VARIABLES = frozenset(
         "OMP_NUM_THREADS",
     }
 )
-_VARIABLE_PREFIXES = ("DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "OV_")
+_VARIABLE_PREFIXES = ("CUDNN_", "DNNL_", "ONEDNN_", "OPENVINO_", "ORT_", "OV_")
 _OWN_PREFIX = "ORT_STACKTUNE_"
+
+_DRIVER_BEHIND = "driver behind "
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,26 @@ def describe(*, providers: Sequence[str] | None = None) -> dict[str, str]:
         "execution context": probed.environment.execution_context,
         "choices can be stored": f"no: {'; '.join(gaps)}" if gaps else "yes",
     }
+
+
+def environment_like(fingerprint: str) -> RuntimeEnvironment:
+    """Returns the identity of this machine for the providers whose devices another identity speaks of.
+
+    The devices in an identity are those of its question's providers, so two questions on one machine may
+    differ in them; held against this answer, an identity differs only where its machine or software does.
+
+    Args:
+        fingerprint: The other identity; of one of another make nothing is taken.
+
+    Raises:
+        ImportError: ONNX Runtime can't be imported.
+    """
+    try:
+        labels = parse_fields(fingerprint)[::2]
+    except (TuneFailure, ValueError):
+        labels = []
+    providers = [label.removeprefix(_DRIVER_BEHIND) for label in labels if label.startswith(_DRIVER_BEHIND)]
+    return runtime_environment(providers=[*providers, *nvidia.providers_behind(labels)])
 
 
 def forget_environment() -> None:
@@ -230,80 +254,37 @@ def _machine_facts(root: Path) -> _Facts:
     return _Facts(entries, () if model else ("the processor's model can't be read",))
 
 
+def decides_speed(variable: str) -> bool:
+    """Whether an environment variable, by its name, makes the libraries behind a session work otherwise."""
+    return (variable in _VARIABLES or variable.startswith(_VARIABLE_PREFIXES)) and not variable.startswith(
+        _OWN_PREFIX
+    )
+
+
 def _variable_entries(variables: dict[str, str]) -> list[tuple[str, str]]:
-    return [
-        (name, _printable(value))
-        for name, value in sorted(variables.items())
-        if (name in _VARIABLES or name.startswith(_VARIABLE_PREFIXES)) and not name.startswith(_OWN_PREFIX)
-    ]
+    return [(name, _printable(value)) for name, value in sorted(variables.items()) if decides_speed(name)]
 
 
-def _device_facts(
-    asked: Sequence[str],
-    tag: str,
-    root: Path = Path("/"),
-    cuda_loads: Callable[[], bool] | None = None,
-) -> _Facts:
+def _device_facts(asked: Sequence[str], tag: str, sources: nvidia.Sources | None = None) -> _Facts:
     """Returns what is known of the devices behind providers, and of their drivers."""
     entries: list[tuple[str, str]] = []
-    unknown: list[str] = []
-    if _NVIDIA_PROVIDERS & set(asked):
-        nvidia = _nvidia_entries(root, cuda_loads or _cuda_loads)
-        unknown += [label for label, text in nvidia if text == UNKNOWN]
-        entries += [*nvidia, ("NVIDIA packages", _versions(_nvidia_packages()) or "none")]
+    unknown: list[nvidia.Gap] = []
+    if nvidia.PROVIDERS & set(asked):
+        told, missing = nvidia.nvidia_facts(asked, sources)
+        entries += told
+        unknown += missing
     for name in asked:
-        if name not in _HOST_PROVIDERS | _NVIDIA_PROVIDERS:
-            entries.append((f"driver behind {name}", UNKNOWN))
-            unknown.append(f"driver behind {name}")
+        if name not in _HOST_PROVIDERS | nvidia.PROVIDERS:
+            entries.append((f"{_DRIVER_BEHIND}{name}", UNKNOWN))
+            unknown.append(nvidia.Gap(f"{_DRIVER_BEHIND}{name}"))
     if tag and entries:
         return _Facts((*entries, ("driver tag", tag)))
-    gaps = tuple(f"the {label} can't be read; set ORT_STACKTUNE_DRIVER_TAG to name it" for label in unknown)
+    gaps = tuple(
+        f"the {gap.label} can't be read; {gap.remedy and f'{gap.remedy}, or '}"
+        "set ORT_STACKTUNE_DRIVER_TAG to name it"
+        for gap in unknown
+    )
     return _Facts(tuple(entries), gaps)
-
-
-def _nvidia_entries(root: Path, cuda_loads: Callable[[], bool]) -> list[tuple[str, str]]:
-    version = read_text(root / "proc/driver/nvidia/version")
-    if version is None and not any((root / "dev").glob("nvidia*")) and not cuda_loads():
-        return [("NVIDIA driver", "no NVIDIA driver")]
-    found = re.search(r"NVRM version:.*?\s(\d+(?:\.\d+)+)(?:\s|$)", version or "")
-    return [
-        ("NVIDIA driver", found[1] if found else UNKNOWN),
-        ("NVIDIA devices", _nvidia_models(root / "proc/driver/nvidia/gpus")),
-    ]
-
-
-def _nvidia_models(devices: Path) -> str:
-    """Returns the models in the order of their bus addresses; unknown unless every one can be read."""
-    models = []
-    for folder in sorted(devices.glob("*")):
-        found = re.search(r"^Model:\s*(\S.*?)\s*$", read_text(folder / "information") or "", re.MULTILINE)
-        if found is None or found[1].lower() == UNKNOWN:
-            return UNKNOWN
-        models.append(found[1])
-    return ", ".join(models) or UNKNOWN
-
-
-def _cuda_loads() -> bool:
-    try:
-        ctypes.CDLL("nvcuda.dll" if platform.system() == "Windows" else "libcuda.so.1")
-    except OSError:
-        return False
-    return True
-
-
-def _nvidia_packages() -> list[tuple[str, str]]:
-    """Returns the versions of the CUDA libraries that came as packages: kernels change with them."""
-    wanted = {"tensorrt", "tensorrt-cu12", "tensorrt-cu13", "tensorrt-rtx"}
-    for build, _ in installed_builds():
-        for requirement in metadata.requires(build) or ():
-            wanted.update(re.findall(r"^nvidia-[\w.-]*\w", requirement))
-    found = []
-    for name in sorted(wanted):
-        try:
-            found.append((name, metadata.version(name)))
-        except metadata.PackageNotFoundError:
-            continue
-    return found
 
 
 def _printable(text: str) -> str:

@@ -271,3 +271,26 @@ def resident_bytes() -> int | None:
     if len(words) < 2 or not words[1].isdecimal():
         return None
     return int(words[1]) * os.sysconf("SC_PAGESIZE")
+
+
+def held_bytes(pid: int, *, root: Path = Path("/")) -> int | None:
+    """Returns the memory that a process holds, in memory and swapped out; ``None`` where the system doesn't tell.
+
+    Args:
+        pid: Process id.
+        root: As for :func:`available_bytes`.
+    """
+    found = re.findall(
+        r"^(?:VmRSS|VmSwap):\s+(\d+) kB$", read_text(root / f"proc/{pid}/status") or "", re.MULTILINE
+    )
+    return sum(map(int, found)) * 1024 if found else None
+
+
+def out_of_memory_kills(*, root: Path = Path("/")) -> int | None:
+    """Returns how many processes this system has killed for want of memory; ``None`` where it doesn't tell.
+
+    Args:
+        root: As for :func:`available_bytes`.
+    """
+    found = re.search(r"^oom_kill (\d+)$", read_text(root / "proc/vmstat") or "", re.MULTILINE)
+    return int(found[1]) if found else None

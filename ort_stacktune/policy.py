@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from ort_stacktune.failures import invalid
-from ort_stacktune.identity import fields
+from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.identity import fields, parse_fields
 from ort_stacktune.vocabulary import Mode, Timing, Tolerance
 
 Isolation = Literal["inline", "process"]
@@ -182,6 +182,40 @@ class StackPolicy:
             )
         )
 
+    @classmethod
+    def of_accuracy_key(cls, text: str, **changes: Any) -> StackPolicy:
+        """Returns a policy whose :meth:`accuracy_key` is ``text``.
+
+        Args:
+            text: What that method returned.
+            **changes: Fields that are not part of it.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` for text of another make.
+        """
+        policy: StackPolicy | None
+        try:
+            timing, validation, absolute, relative, most, workspace, *rest = parse_fields(text)
+            min_speedup, spread, confidence, calls, concurrency = rest
+            policy = cls(
+                timing=Timing[timing],
+                require_validation=validation == "1",
+                tolerance=Tolerance(float.fromhex(absolute), float.fromhex(relative), int(most)),
+                workspace_limit=int(workspace) if workspace else None,
+                min_speedup=float.fromhex(min_speedup),
+                max_relative_mad=float.fromhex(spread),
+                confidence=float.fromhex(confidence),
+                expected_calls=int(calls) if calls else None,
+                concurrency=int(concurrency),
+                **changes,
+            )
+            policy.validate()
+        except (TuneFailure, ValueError, KeyError, OverflowError):
+            policy = None
+        if policy is None or policy.accuracy_key() != text:
+            raise invalid("the strictness in this key is of another make; it can't be asked for again")
+        return policy
+
     def effort(self) -> dict[str, float]:
         """Returns how hard a search under this policy tries; effort is an order, not part of an identity."""
         return {
@@ -215,6 +249,8 @@ class Candidate:
         eligible: False keeps it in the manifest but out of the trials.
         complexity: How far it is from the plainest setup, in settings changed; decides ties only, so it
             is not part of the identity.
+        risky: Whether it may end the process that tries it; it is searched for in processes of their own only,
+            which is not part of the identity either.
     """
 
     name: str
@@ -222,6 +258,7 @@ class Candidate:
     workspace_bytes: int | None = None
     eligible: bool = True
     complexity: int = 0
+    risky: bool = False
 
     def fits(self, policy: StackPolicy) -> bool:
         """Whether it may be used under a policy. An unknown workspace does not fit an enabled limit."""

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ort_stacktune.failures import invalid
-from ort_stacktune.identity import fields
+from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.identity import fields, parse_fields
 from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.store import Record
-from ort_stacktune.vocabulary import CandidateReport, Decision, DecisionSource, Problem, TuneReport
+from ort_stacktune.vocabulary import CandidateReport, Decision, DecisionSource, Problem, Scope, TuneReport
 
 KEY_SCHEMA = "ort_stacktune/key/1"
 MAX_KEY_BYTES = 384 * 1024
@@ -102,6 +102,11 @@ def pose(problem: Problem, candidates: Sequence[Candidate], reference: int, poli
     return Question(problem, tuple(candidates), reference, key)
 
 
+def environment_of(key: str) -> str:
+    """Returns the environment that the question behind an identity text was asked in."""
+    return parse_fields(key)[3]
+
+
 def cache_key(problem: Problem, candidates: Sequence[Candidate], reference: int, policy: StackPolicy) -> str:
     """Returns the full identity text of a question: what is asked, of which candidates, how strictly.
 
@@ -145,3 +150,40 @@ def cache_key(problem: Problem, candidates: Sequence[Candidate], reference: int,
             " shorten the operation or workload text, or pass fewer candidates"
         )
     return key
+
+
+@dataclass(frozen=True, slots=True)
+class KeyParts:
+    """What :func:`cache_key` joined.
+
+    Attributes:
+        problem: The question; whether its environment is persistent is not in a key.
+        candidates: All candidates, in order.
+        reference: Position of the reference among them.
+        accuracy_key: How strictly was asked.
+    """
+
+    problem: Problem
+    candidates: tuple[Candidate, ...]
+    reference: int
+    accuracy_key: str
+
+
+def parts_of_key(key: str) -> KeyParts | None:
+    """Takes a cache key apart again; ``None`` for text of another make."""
+    try:
+        schema, scope, operation, environment, workload, context, reference, manifest, strict = parse_fields(
+            key
+        )
+        if schema != KEY_SCHEMA:
+            return None
+        candidates = []
+        for part in parse_fields(manifest):
+            name, revision, workspace, eligible = parse_fields(part)
+            candidates.append(
+                Candidate(name, revision, int(workspace) if workspace else None, eligible == "1")
+            )
+        problem = Problem(Scope[scope], operation, environment, workload, context)
+        return KeyParts(problem, tuple(candidates), int(reference), strict)
+    except (TuneFailure, ValueError, KeyError):
+        return None

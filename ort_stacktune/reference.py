@@ -6,19 +6,24 @@ costs what ONNX Runtime's costs.
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ort_stacktune.candidates import REDUCED_PRECISIONS
 from ort_stacktune.failures import TuneFailure, invalid
 from ort_stacktune.ort.callers import Feeds
+from ort_stacktune.ort.captured import captures
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe, recipe_of_options
 from ort_stacktune.serving import Lane, ModelIdentity
 from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import Scope
+
+_log = logging.getLogger("ort_stacktune")
 
 REFERENCE = "reference"
 
@@ -34,6 +39,7 @@ class TuningOptions:
     scope: Scope
     probes: tuple[Feeds, ...]
     steering: tuple[str, ...]
+    reduced_precision: tuple[str, ...]
 
     @classmethod
     def checked(
@@ -43,6 +49,7 @@ class TuningOptions:
         scope: Scope,
         probes: Sequence[Feeds],
         steering_inputs: Sequence[str],
+        reduced_precision: Sequence[str] = (),
     ) -> TuningOptions:
         """Checks the arguments.
 
@@ -63,8 +70,22 @@ class TuningOptions:
                 raise invalid(f"probe {probe!r} is no mapping; expected input name -> array")
         if isinstance(steering_inputs, str):
             raise invalid(f"steering_inputs is the text {steering_inputs!r}; expected a list of input names")
+        if isinstance(reduced_precision, str):
+            raise invalid(
+                f"reduced_precision is the text {reduced_precision!r}; expected a list of precisions"
+            )
+        for precision in reduced_precision:
+            if precision not in REDUCED_PRECISIONS:
+                raise invalid(
+                    f"reduced precision {precision!r} is not known; expected some of"
+                    f" {', '.join(REDUCED_PRECISIONS)}"
+                )
         return cls(
-            None if candidates is None else tuple(candidates), scope, tuple(probes), tuple(steering_inputs)
+            None if candidates is None else tuple(candidates),
+            scope,
+            tuple(probes),
+            tuple(steering_inputs),
+            tuple(precision for precision in REDUCED_PRECISIONS if precision in reduced_precision),
         )
 
 
@@ -118,18 +139,36 @@ class Reference:
         options = session.get_session_options()
         if options.enable_profiling:
             self.reason = "its options ask for a profile of the session itself"
-        given = session.get_provider_options() or {}
-        providers = [
-            (name, self._asked.get(name) or given.get(name) or {}) for name in session.get_providers()
-        ]
+        if missing := [name for name in self._asked if name not in session.get_providers()]:
+            _log.warning(
+                "%s can't be used here, so the reference runs on %s",
+                ", ".join(missing),
+                ", ".join(session.get_providers()),
+            )
+        recipe = recipe_of_session(session, self._asked)
+        if captures(recipe.provider_list):
+            self.reason = "it replays what it captured, from buffers that only its user can refill"
         return Lane(
             ModelIdentity.of(self._source),
-            recipe_of_options(REFERENCE, options, providers),
+            recipe,
             # The native call, so that this lane does not keep the session alive.
             live_run=session._sess.run,
             candidates=self._options.candidates,
             scope=self._options.scope,
             probes=self._options.probes,
             steering=self._options.steering,
+            reduced_precision=self._options.reduced_precision,
             on_gone=self._on_gone,
         )
+
+
+def recipe_of_session(session: Any, asked: Mapping[str, Mapping[str, Any]]) -> SessionRecipe:
+    """Describes a session as the reference: what its user asked of a provider, else what that filled in itself.
+
+    Args:
+        session: The ``onnxruntime.InferenceSession``.
+        asked: Execution provider -> the options that its user gave.
+    """
+    given = session.get_provider_options() or {}
+    providers = [(name, asked.get(name) or given.get(name) or {}) for name in session.get_providers()]
+    return recipe_of_options(REFERENCE, session.get_session_options(), providers)

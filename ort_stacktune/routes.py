@@ -12,7 +12,8 @@ import weakref
 from typing import Any
 
 from ort_stacktune.serving import Choice
-from ort_stacktune.tuner import HitCount, StackTuner
+from ort_stacktune.traffic import HitCount
+from ort_stacktune.tuner import StackTuner
 
 _MAX_ROUTES = 4096
 
@@ -43,12 +44,14 @@ class Route:
         "session",
     )
 
-    def __init__(self, run: Any, native: Any, outputs: list[str], choice: Choice, tuner: StackTuner) -> None:
+    def __init__(
+        self, run: Any, native: Any, outputs: list[str], choice: Choice, tuner: StackTuner | None
+    ) -> None:
         self.run = run
         self.native = native
         self.outputs = outputs
         self.expires_s = time.monotonic() + choice.good_for_s
-        self.hits = tuner.table_hits if choice.counts else HitCount()
+        self.hits = tuner.table_hits if tuner is not None and choice.counts else choice.hits or HitCount()
         self.session = choice.session
         self.run_options = choice.run_options
         self.decision = choice.decision
@@ -62,7 +65,7 @@ class RouteTable:
         self._bound: weakref.WeakSet[Route] = weakref.WeakSet()
         self._lock = threading.Lock()
 
-    def add(self, key: Any, route: Route, tuner: StackTuner) -> None:
+    def add(self, key: Any, route: Route, tuner: StackTuner | None) -> None:
         """Adds the route of a signature."""
         with self._lock:
             if len(self.routes) >= _MAX_ROUTES:
@@ -70,7 +73,7 @@ class RouteTable:
             self.routes[key] = route
         _drop_if_void(route, tuner)
 
-    def add_bound(self, route: Route, tuner: StackTuner) -> None:
+    def add_bound(self, route: Route, tuner: StackTuner | None) -> None:
         """Takes note of a route that a binding holds."""
         with self._lock:
             self._bound.add(route)
@@ -91,7 +94,9 @@ class RouteTable:
                     route.expires_s = 0.0
 
 
-def _drop_if_void(route: Route, tuner: StackTuner) -> None:
+def _drop_if_void(route: Route, tuner: StackTuner | None) -> None:
     # A choice taken back between the decision and the route's being added was told to nobody.
-    if route.session is not None and route.decision is not None and not tuner.holds(route.decision):
+    if tuner is None or route.session is None or route.decision is None:
+        return
+    if not tuner.holds(route.decision):
         route.expires_s = 0.0

@@ -22,7 +22,14 @@ from ort_stacktune.contender import Contender, failing_limit, middle
 from ort_stacktune.failures import FailureKind, ReferenceFailure, TuneFailure
 from ort_stacktune.policy import Candidate, StackPolicy
 from ort_stacktune.statistics import FasterTest, Verdict, pair_ratios, ratio_and_spread
-from ort_stacktune.vocabulary import CandidateReport, FirstCosts, TrialLifecycle, TrialRunner, Validation
+from ort_stacktune.vocabulary import (
+    CandidateReport,
+    FirstCosts,
+    Progress,
+    TrialLifecycle,
+    TrialRunner,
+    Validation,
+)
 
 # Slower than this in every pair so far, after one, two and three of them: no need for more. In noise, being
 # unlucky three times in a row is common, so it takes a lot.
@@ -75,6 +82,8 @@ class Search:
         clock_ns: Monotonic clock in ns, for the budget.
         coin: Decides the order within each pair.
         banned: Positions not to be tried, with the reason.
+        watch: Told of every step, where somebody waits for the search.
+        on_fault: Told at once which candidate ended the process of its trial, and how.
     """
 
     def __init__(
@@ -87,6 +96,8 @@ class Search:
         clock_ns: Callable[[], int],
         coin: random.Random,
         banned: Mapping[int, str] | None = None,
+        watch: Callable[[Progress], None] | None = None,
+        on_fault: Callable[[int, TuneFailure], None] | None = None,
     ) -> None:
         self._candidates = candidates
         self._reference = reference
@@ -96,6 +107,8 @@ class Search:
         self._clock_ns = clock_ns
         self._coin = coin
         self._banned = banned or {}
+        self._watch = watch
+        self._on_fault = on_fault
         self._deadline_ns = 0
         self._round = 0
         self._reference_times: list[int] = []
@@ -452,6 +465,8 @@ class Search:
 
     def _attempt(self, contender: Contender, step: Callable[[Contender], None]) -> None:
         """Runs one step of a trial; a candidate that fails is noted and skipped."""
+        if self._watch is not None:
+            self._watch(self._progress(contender))
         try:
             step(contender)
         except ReferenceFailure:
@@ -460,10 +475,23 @@ class Search:
             if failure.kind in (FailureKind.DEVICE, FailureKind.QUARANTINED):
                 raise
             contender.reject(failure.kind, failure.message, failure.fault)
+            if failure.fault is not None and self._on_fault is not None:
+                self._on_fault(contender.index, failure)
         except Exception as error:  # noqa: BLE001 - one candidate's bug must not end the others' trial
             contender.reject(FailureKind.REJECTED, f"{type(error).__name__}: {error}")
         if contender.verdict is Verdict.NOT_FASTER:
             self._release(contender.index)
+
+    def _progress(self, contender: Contender) -> Progress:
+        ahead = min(
+            (c for c in self._contenders.values() if c.rejection is None and c.pairs),
+            key=Contender.score,
+            default=None,
+        )
+        trying = self._candidates[contender.index].name
+        if ahead is None or ahead.score() >= 1.0:
+            return Progress(trying, self._candidates[self._reference].name, 1.0)
+        return Progress(trying, self._candidates[ahead.index].name, ahead.score())
 
     def _release(self, index: int) -> None:
         if self._lifecycle is not None:

@@ -6,7 +6,9 @@ session that was selected before; nothing is ever replayed.
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from operator import attrgetter
@@ -14,13 +16,15 @@ from typing import Any
 
 import numpy.typing as npt
 
-from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.failures import FailureKind, TuneFailure, invalid
 from ort_stacktune.installed import stack_autotuner
+from ort_stacktune.ort.faults import failure_of
 from ort_stacktune.ort.loader import onnxruntime
 from ort_stacktune.ort.recipes import SessionRecipe
 from ort_stacktune.ort.request import Request
 from ort_stacktune.ort.sessions import CPU
 from ort_stacktune.serving import Choice, Lane, refusal_report
+from ort_stacktune.traffic import TrafficRecorder, recorder_for
 from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import Decision, Mode, Scope, TuneReport
 
@@ -29,6 +33,7 @@ InferenceSession = onnxruntime().InferenceSession
 
 from ort_stacktune.bindings import TunedBinding  # noqa: E402
 from ort_stacktune.reading import CallReader, Read, Refusal, output_names_key, values_of  # noqa: E402
+from ort_stacktune.recording import Recording  # noqa: E402
 from ort_stacktune.reference import Reference, TuningOptions  # noqa: E402
 from ort_stacktune.routes import Route, RouteTable  # noqa: E402
 
@@ -37,6 +42,9 @@ _log = logging.getLogger("ort_stacktune")
 _facts_of = attrgetter("__class__", "dtype", "shape")
 _now = time.monotonic
 _OUTPUT_LISTS = (list, tuple)
+
+# While calls are only counted, this long passes before a controller installed meanwhile is noticed.
+_UNDECIDED = Choice(good_for_s=1.0, reason="no controller")
 
 
 class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
@@ -60,6 +68,12 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         scope: The level of the decisions.
         probes: Further feeds, input name -> array, to validate candidates on where the signature fits.
         steering_inputs: Names of inputs whose values decide what is computed, beyond those found.
+        reduced_precision: What generated candidates may compute in below the reference's own precision:
+            ``tf32``, ``bf16``, ``fp16``, ``int8``. Their outputs still have to be within the tolerance.
+        record: Directory where the exact signatures of all calls are counted, for a later pre-warming, or a
+            :class:`~ort_stacktune.traffic.TrafficRecorder`; ``None`` for the controller's, if it has one.
+            Calls of ``run_with_ortvaluevector`` are not counted.
+        record_samples: Sample inputs to keep for each signature, 0 to 16, where ``record`` is a directory.
         **kwargs: As for ``InferenceSession``.
 
     Raises:
@@ -70,6 +84,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
     _reference: Reference | None = None
     _reader: CallReader | None = None
     _tuner: StackTuner | None = None
+    _recording: Recording | None = None
+    _counted_as: tuple[Any, Scope] | None = None
     _table: RouteTable | None = None
     _routes: dict[Any, Route] = {}  # noqa: RUF012 - never written to; each tunable session has its own
     _steering: tuple[str, ...] = ()
@@ -86,9 +102,13 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         scope: Scope = Scope.GRAPH,
         probes: Sequence[Mapping[str, npt.NDArray[Any]]] = (),
         steering_inputs: Sequence[str] = (),
+        reduced_precision: Sequence[str] = (),
+        record: str | os.PathLike[str] | TrafficRecorder | None = None,
+        record_samples: int = 0,
         **kwargs: Any,
     ) -> None:
-        options = TuningOptions.checked(candidates, tuner, scope, probes, steering_inputs)
+        options = TuningOptions.checked(candidates, tuner, scope, probes, steering_inputs, reduced_precision)
+        recorder = None if record is None else recorder_for(record, record_samples)
         super().__init__(path_or_bytes, sess_options, providers, provider_options, **kwargs)
         inputs = [meta.name for meta in self.get_inputs()]
         for name in steering_inputs:
@@ -100,6 +120,9 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         self._reader = CallReader(self)
         self._reference = Reference(path_or_bytes, options, self._table.choice_gone)
         self._reference.ask(providers, provider_options)
+        self._counted_as = path_or_bytes if isinstance(path_or_bytes, str | os.PathLike) else None, scope
+        if recorder is not None:
+            self._recording = Recording(recorder, *self._counted_as)
         if kwargs.get("disabled_optimizers"):
             self._reference.reason = "it was made with disabled_optimizers"
 
@@ -147,6 +170,10 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         run_options: Any = None,
     ) -> None:
         """As ``InferenceSession.run_async``, on the session that a choice in memory names; never searches."""
+        recording = self._recording_under(self._controller())
+        if recording is not None:
+            with contextlib.suppress(Exception):
+                recording.read(lambda: self._read(output_names, input_feed, run_options), self._lane)
         choice = self._known_choice(output_names, input_feed, run_options)
         if choice is None or choice.session is None or not _runs_async(choice.session):
             super().run_async(output_names, input_feed, callback, user_data, run_options)
@@ -200,7 +227,7 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
 
     def io_binding(self) -> Any:
         """Returns a binding that works with whichever session is selected."""
-        if self._reference is None or self._controller() is None:
+        if self._reference is None or (self._controller() is None and self._recording is None):
             return super().io_binding()
         return TunedBinding(self)
 
@@ -270,6 +297,13 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
     def _controller(self) -> StackTuner | None:
         return self._tuner or stack_autotuner()
 
+    def _recording_under(self, tuner: StackTuner | None) -> Recording | None:
+        """Returns what counts the calls: this session's own, or else the controller's."""
+        if self._recording is None and self._counted_as is not None and tuner is not None:
+            recorder = tuner.recorder
+            self._recording = None if recorder is None else Recording(recorder, *self._counted_as)
+        return self._recording
+
     def _lane(self) -> Lane:
         assert self._reference is not None
         return self._reference.lane(self)
@@ -291,7 +325,7 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         return request if self._reference.reason is None else Refusal(self._reference.reason)
 
     def _run_undecided(self, output_names: Any, input_feed: Any, run_options: Any) -> Any:
-        def add_route(request: Request, made: Choice, tuner: StackTuner) -> None:
+        def add_route(request: Request, made: Choice, tuner: StackTuner | None) -> None:
             if run_options is None:
                 self._add_route(output_names, input_feed, request, made, tuner)
 
@@ -307,23 +341,23 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
     def _choose(
         self,
         read: Callable[[], Read],
-        then: Callable[[Request, Choice, StackTuner], None] | None = None,
+        then: Callable[[Request, Choice, StackTuner | None], None] | None = None,
     ) -> Choice | None:
         """Decides who serves a request; ``None`` for the reference, in whatever doubt."""
         tuner = self._controller()
-        if tuner is None or self._reference is None or tuner.policy.mode is Mode.DISABLED:
-            return None
-        if self._sess is None:
-            # A set_providers() that failed leaves ONNX Runtime's session without its native half.
+        recording = self._recording_under(tuner)
+        idle = tuner is None or tuner.policy.mode is Mode.DISABLED
+        # A set_providers() that failed leaves ONNX Runtime's session without its native half.
+        if self._reference is None or self._sess is None or (idle and recording is None):
             return None
         try:
-            request = read()
+            request = read() if recording is None else recording.read(read, self._lane)
             if not isinstance(request, Request):
                 return None
-            choice = self._lane().resolve(tuner, request)
+            choice = _UNDECIDED if idle or tuner is None else self._lane().resolve(tuner, request, wait=False)
         except TuneFailure as failure:
             # The caller gets the reference's own result or error, not ours.
-            _log.warning("served by the reference: %s", failure)
+            _log.log(logging.DEBUG if idle else logging.WARNING, "served by the reference: %s", failure)
             return None
         except Exception:  # noqa: BLE001 - doubt of any kind means the reference
             _log.exception("served by the reference after an error of the tuner's own")
@@ -344,7 +378,7 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
             return None
 
     def _add_route(
-        self, output_names: Any, input_feed: Any, request: Request, choice: Choice, tuner: StackTuner
+        self, output_names: Any, input_feed: Any, request: Request, choice: Choice, tuner: StackTuner | None
     ) -> None:
         wanted = output_names_key(output_names)
         if choice.good_for_s <= 0.0 or wanted is None:
@@ -359,21 +393,35 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         self._steering = steering
         key = (*wanted, *input_feed, *facts, *values_of(steering, input_feed))
         route = Route(run, native, request.output_names, choice, tuner)
+        if (recording := self._recording_under(tuner)) is not None:
+            recording.follow(route, request, self._lane(), tuner if choice.counts else None)
         self._table_of_routes().add(key, route, tuner)
 
     def _route_binding(self, binding: TunedBinding, run_options: Any) -> Route | None:
         reader, tuner = self._reader, self._controller()
         assert reader is not None
-        choice = self._choose(lambda: self._unless_left_alone(reader.of_binding(binding, run_options)))
+        question = None if run_options is not None else reader.question_of(binding)
+        known: Route | None = None if question is None else binding.routes.get(question)
+        if known is not None and _now() < known.expires_s:
+            known.hits.value += 1
+            binding.route = known
+            return known
+        requests: list[Request] = []
+        choice = self._choose(
+            lambda: self._unless_left_alone(reader.of_binding(binding, run_options)),
+            lambda request, *_: requests.append(request),
+        )
         binding.route = None
-        if choice is None or tuner is None:
+        if choice is None:
             return None
         native = self._native(choice)
         run = None if native is None else native.run_with_iobinding
         route = Route(run, native, [], choice, tuner)
         # A value that steers may change in the caller's buffer from one run to the next.
-        if run_options is None and not self._lane().steering:
-            binding.route = route
+        if question is not None and not self._lane().steering:
+            if (recording := self._recording_under(tuner)) is not None:
+                recording.follow(route, requests[0], self._lane(), tuner if choice.counts else None)
+            binding.take(question, route)
             self._table_of_routes().add_bound(route, tuner)
         return route
 
@@ -394,6 +442,8 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         tuner = self._controller()
         if served.session is not None and served.decision is not None and tuner is not None:
             tuner.invalidate(served.decision, ban_candidate=True)
+            if error is not None and (failure := failure_of(error)).kind is FailureKind.DEVICE:
+                tuner.device_fault(served.decision, failure.message)
 
     def _table_of_routes(self) -> RouteTable:
         assert self._table is not None

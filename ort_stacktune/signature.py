@@ -7,16 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
+from ort_stacktune.failures import TuneFailure, invalid
 from ort_stacktune.identity import fields, parse_fields, workload_digest
 
 Array = npt.NDArray[np.generic]
 
 # Values longer than this are named by their digest: still exact, but no longer readable.
 _READABLE_VALUES = 16
+_TRUTH = {"True": True, "False": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,14 +75,82 @@ class CallSignature:
         )
 
 
-def tensor_signature(name: str, array: Array, *, with_value: bool) -> TensorSignature:
-    """Describes one fed array.
+def parse_workload(workload: str) -> CallSignature:
+    """Takes apart what :meth:`CallSignature.text` joined.
+
+    Raises:
+        TuneFailure: ``INVALID_INPUT`` for text of another make.
+    """
+    signature: CallSignature | None
+    try:
+        form, inputs, outputs, options = parse_fields(workload)
+        signature = CallSignature(
+            tuple(map(_parse_tensor, parse_fields(inputs))),
+            tuple(map(_parse_tensor, parse_fields(outputs))),
+            form,
+            tuple(parse_fields(options)),
+        )
+    except (TuneFailure, ValueError):
+        signature = None
+    if signature is None or signature.text() != workload:
+        raise invalid("the workload is no exact signature of a request; its author made it up")
+    return signature
+
+
+def _parse_tensor(text: str) -> TensorSignature:
+    name, dtype, sizes, device, value = parse_fields(text)
+    shape = None if not sizes else () if sizes == "scalar" else tuple(map(int, sizes.split("x")))
+    return TensorSignature(name, dtype, shape, device, value)
+
+
+def array_of_value(tensor: TensorSignature) -> Array:
+    """Returns the array whose content a signature holds.
+
+    Raises:
+        TuneFailure: ``INVALID_INPUT`` where it holds none, or only its digest.
+    """
+    try:
+        dtype = np.dtype(tensor.dtype)
+        words = tensor.value.split(" ")
+        numbers = [_TRUTH[word] for word in words] if dtype.kind == "b" else list(map(_number, words))
+        array = np.array(numbers, dtype).reshape(tensor.shape or ())
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        raise invalid(f"the values of input {tensor.name!r} can't be read back from its signature") from error
+    if _value_text(array) != tensor.value:
+        raise invalid(f"the values of input {tensor.name!r} can't be read back from its signature")
+    return array
+
+
+def _number(word: str) -> int | float:
+    try:
+        return int(word)
+    except ValueError:
+        return float(word)
+
+
+class Described(Protocol):
+    """What has an element type and a shape: an array, or a tensor whose content lies elsewhere."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Element type."""
+        ...
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Exact shape."""
+        ...
+
+
+def tensor_signature(
+    name: str, tensor: Described, *, with_value: bool, device: str = "cpu"
+) -> TensorSignature:
+    """Describes one fed tensor; only a value that is in host memory can be part of it.
 
     ``dtype.str`` is used because two arrays of equal dtype may differ in ``char`` and ``num``.
     """
-    return TensorSignature(
-        name, array.dtype.str.lstrip("<=|"), array.shape, value=_value_text(array) if with_value else ""
-    )
+    value = _value_text(tensor) if with_value and isinstance(tensor, np.ndarray) else ""
+    return TensorSignature(name, tensor.dtype.str.lstrip("<=|"), tensor.shape, device, value)
 
 
 def _value_text(array: Array) -> str:

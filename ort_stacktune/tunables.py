@@ -105,7 +105,7 @@ class TunableSet:
     @staticmethod
     def _resolve(lane: Lane, tuner: StackTuner, request: Request) -> Any:
         try:
-            return lane.resolve(tuner, request)
+            return lane.resolve(tuner, request, wait=False)
         except TuneFailure as failure:
             if failure.kind is FailureKind.INVALID_INPUT:
                 raise

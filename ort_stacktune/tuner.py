@@ -16,15 +16,18 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Protocol
 
+from ort_stacktune.deferred import DeferredSearches
 from ort_stacktune.failures import FailureKind, NotReproduced, ReferenceFailure, TuneFailure, invalid
 from ort_stacktune.identity import fields, text_digest
 from ort_stacktune.policy import Candidate, StackPolicy
-from ort_stacktune.question import Question, pose
+from ort_stacktune.question import Question, environment_of, pose
 from ort_stacktune.search import Outcome, Search
 from ort_stacktune.statistics import median
-from ort_stacktune.store import Record, RecordStore
+from ort_stacktune.store import FaultMemory, FaultRecord, Record, RecordStore, fault_key
+from ort_stacktune.traffic import HitCount, TrafficRecorder, recorder_for
 from ort_stacktune.vocabulary import (
     CandidateReport,
     Decision,
@@ -32,6 +35,7 @@ from ort_stacktune.vocabulary import (
     MemoryEviction,
     Mode,
     Problem,
+    Progress,
     Scope,
     Stats,
     TrialRunner,
@@ -43,6 +47,11 @@ _log = logging.getLogger("ort_stacktune")
 _trial = threading.local()
 
 MAX_REPORTS = 128
+
+_RISKY = (
+    "not tried: one of its kind has ended the process that tried it;"
+    " isolation='process' tries it in a process of its own"
+)
 
 
 class ChoiceListener(Protocol):
@@ -63,13 +72,6 @@ class _KeyState:
     unavailable: str | None = None
 
 
-@dataclass(slots=True)
-class HitCount:
-    """Answers given on the controller's behalf from a table of a listener's own."""
-
-    value: int = 0
-
-
 class StackTuner:
     """Selects among candidates by experiment, remembers the choice and serves the reference in doubt.
 
@@ -81,6 +83,8 @@ class StackTuner:
         clock_ns: Monotonic clock in ns. For tests.
         wall_clock_s: Unix time in seconds, for the age of records. For tests.
         coin: Decides the order within pairs. For tests and repeatable searches.
+        watch: Told of every step of a search, from the thread that runs it.
+        retry_failed: Whether candidates are tried again that crashed or hung in an earlier process.
 
     Raises:
         TuneFailure: ``INVALID_INPUT`` for a bad policy or argument.
@@ -95,6 +99,8 @@ class StackTuner:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         wall_clock_s: Callable[[], float] = time.time,
         coin: random.Random | None = None,
+        watch: Callable[[Progress], None] | None = None,
+        retry_failed: bool = False,
     ) -> None:
         self._policy = StackPolicy() if policy is None else policy
         if not isinstance(self._policy, StackPolicy):
@@ -106,7 +112,14 @@ class StackTuner:
         self._clock_ns = clock_ns
         self._wall_clock_s = wall_clock_s
         self._coin = coin or random.Random()
+        self._watch = watch
         self._store = self._open_store(cache_directory)
+        self._directory = None if cache_directory is None else Path(cache_directory).absolute()
+        self._faults = FaultMemory(
+            None if self._store is None else cache_directory,
+            warn=self._warn_cache,
+            since_s=self._wall_clock_s() if retry_failed else None,
+        )
         self._lock = threading.Lock()
         self._states: OrderedDict[str, _KeyState] = OrderedDict()
         self._claimed_keys: set[str] = set()
@@ -116,6 +129,9 @@ class StackTuner:
         self._counters: Counter[str] = Counter()
         self._listeners: weakref.WeakSet[ChoiceListener] = weakref.WeakSet()
         self.table_hits = HitCount()
+        self.searches = DeferredSearches()
+        self._further_hits: dict[int, HitCount] = {}
+        self._recorder: TrafficRecorder | None = None
 
     def _open_store(self, directory: str | os.PathLike[str] | None) -> RecordStore | None:
         if directory is None or self._policy.mode is Mode.DISABLED:
@@ -130,6 +146,11 @@ class StackTuner:
         return self._policy
 
     @property
+    def cache_directory(self) -> Path | None:
+        """Where choices are kept; ``None`` for in memory only."""
+        return None if self._store is None else self._directory
+
+    @property
     def memory_eviction(self) -> MemoryEviction:
         """The order in which records leave a full memory."""
         return self._memory_eviction
@@ -138,7 +159,39 @@ class StackTuner:
         """Returns a snapshot of the counters."""
         with self._lock:
             counted = Stats(**self._counters)
-        return replace(counted, memory_hits=counted.memory_hits + self.table_hits.value)
+            hits = (self.table_hits, *self._further_hits.values())
+        return replace(counted, memory_hits=counted.memory_hits + sum(each.value for each in hits))
+
+    def counting(self, hits: HitCount) -> HitCount:
+        """Counts answers that a listener gives from a table of its own as memory hits; returns ``hits``."""
+        with self._lock:
+            return self._further_hits.setdefault(id(hits), hits)
+
+    def record(self, path: str | os.PathLike[str] | TrafficRecorder, *, samples: int = 0) -> TrafficRecorder:
+        """Counts, from now on, the exact signatures of the calls to sessions under this controller.
+
+        To be called before they serve: a signature that is being served is not counted before its choice is
+        asked for again. A session made with ``record=`` counts in its own place.
+
+        Args:
+            path: The directory to record to, which many processes may share, or a recorder.
+            samples: Sample inputs to keep for each signature, as ``sample_count`` of
+                :class:`~ort_stacktune.traffic.TrafficRecorder`.
+
+        Raises:
+            TuneFailure: ``INVALID_INPUT`` for a bad argument, or where calls are recorded elsewhere already.
+        """
+        recorder = recorder_for(path, samples)
+        with self._lock:
+            if self._recorder not in (None, recorder):
+                raise invalid("this controller records already, to another place; one record() is enough")
+            self._recorder = recorder
+        return recorder
+
+    @property
+    def recorder(self) -> TrafficRecorder | None:
+        """Where calls are counted, if anywhere."""
+        return self._recorder
 
     def reports(self) -> tuple[TuneReport, ...]:
         """Returns the reports of the last searches, oldest first, at most min(capacity, 128)."""
@@ -194,6 +247,27 @@ class StackTuner:
                 self._claimed_keys.discard(question.key)
                 self._claimed_environments.discard(problem.environment)
 
+    def recall(self, problem: Problem, candidates: Sequence[Candidate], reference: int) -> Decision | None:
+        """Returns what memory knows of a question, that it can't be validated included; never searches.
+
+        Args:
+            problem: The exact question.
+            candidates: As for :meth:`select`.
+            reference: As for :meth:`select`.
+        """
+        question = pose(problem, candidates, reference, self._policy)
+        with self._lock:
+            return None if problem.environment in self._quarantined else self._known(question)
+
+    def put_off(self, problem: Problem, candidates: Sequence[Candidate], reference: int) -> Decision:
+        """Returns the decision that the reference serves a question until a background search has ended."""
+        question = pose(problem, candidates, reference, self._policy)
+        return question.serve_reference(DecisionSource.DEFERRED)
+
+    def close(self) -> None:
+        """Ends the background search under way and drops those that wait. What is known serves on."""
+        self.searches.close()
+
     def peek(self, problem: Problem, candidates: Sequence[Candidate], reference: int) -> Decision | None:
         """Returns the choice in memory for a question, or ``None``; never searches, reads or counts."""
         question = pose(problem, candidates, reference, self._policy)
@@ -228,6 +302,15 @@ class StackTuner:
         if self._store is not None:
             self._store.delete(decision.cache_key)
         self._tell_listeners([decision.cache_key])
+
+    def device_fault(self, decision: Decision, reason: str) -> None:
+        """Takes a device fault in a live request: the environment of its decision is quarantined from now on.
+
+        Args:
+            decision: The decision by which the request was served.
+            reason: What went wrong, in words.
+        """
+        self._quarantine(environment_of(decision.cache_key), reason)
 
     def record_comparison(
         self, decision: Decision, reference_ns: int, selected_ns: int, correctness_checked: bool
@@ -377,7 +460,7 @@ class StackTuner:
             return None
         index = question.position(record.winner, record.winner_revision)
         assert index is not None
-        if not self._still_right(question, index, runner):
+        if self._known_faults(question, [index]) or not self._still_right(question, index, runner):
             return None
         self._publish(question.key, record)
         with self._lock:
@@ -399,6 +482,7 @@ class StackTuner:
         except TuneFailure as failure:
             if failure.kind is FailureKind.DEVICE:
                 raise
+            self._remember_fault(question, index, failure)
             reason = failure.message
         except Exception as error:  # noqa: BLE001 - whatever a stored choice does here, it is doubt
             reason = f"{type(error).__name__}: {error}"
@@ -421,6 +505,14 @@ class StackTuner:
             }
         if self._policy.mode is Mode.CACHE_ONLY:
             return question.serve_reference(DecisionSource.CACHE_MISS)
+        faults = self._known_faults(question, range(len(question.candidates)))
+        banned.update((index, fault.why_not_tried()) for index, fault in faults.items())
+        if not getattr(runner, "contained", False):
+            banned.update(
+                (index, _RISKY)
+                for index, candidate in enumerate(question.candidates)
+                if candidate.risky and index not in banned
+            )
         started_ns = self._clock_ns()
         with self._lock:
             seed = self._coin.getrandbits(63)
@@ -432,6 +524,8 @@ class StackTuner:
             clock_ns=self._clock_ns,
             coin=random.Random(seed),
             banned=banned,
+            watch=self._watch,
+            on_fault=lambda index, failure: self._remember_fault(question, index, failure),
         )
         try:
             outcome = search.run()
@@ -441,7 +535,31 @@ class StackTuner:
                 raise
             return self._remember_unavailable(question, failure, self._clock_ns() - started_ns)
         elapsed_ns = self._clock_ns() - started_ns
-        return self._remember_outcome(question, outcome, elapsed_ns, seed)
+        reports = tuple(
+            replace(report, fault=faults[index].fault) if index in faults else report
+            for index, report in enumerate(outcome.reports)
+        )
+        for index, report in enumerate(reports):
+            if report.verified and report.fault is None:
+                self._faults.pardon(_fault_key(question, index))
+        return self._remember_outcome(question, replace(outcome, reports=reports), elapsed_ns, seed)
+
+    def _known_faults(self, question: Question, indices: Sequence[int]) -> dict[int, FaultRecord]:
+        """Returns which of some candidates crashed or hung before; the reference, which serves, never counts."""
+        keys = {_fault_key(question, index): index for index in indices if index != question.reference}
+        known = self._faults.known(keys, self._wall_clock_s())
+        return {keys[key]: fault for key, fault in known.items()}
+
+    def _remember_fault(self, question: Question, index: int, failure: TuneFailure) -> None:
+        if failure.fault is None:
+            return
+        name = question.candidates[index].name
+        self._faults.remember(
+            FaultRecord(
+                _fault_key(question, index), name, failure.fault, failure.message, self._wall_clock_s()
+            ),
+            on_disk=question.problem.persistent,
+        )
 
     def _remember_unavailable(self, question: Question, failure: TuneFailure, elapsed_ns: int) -> Decision:
         reference = question.candidates[question.reference]
@@ -546,6 +664,11 @@ class StackTuner:
 def _is_banned(state: _KeyState, candidate: Candidate) -> bool:
     # A ban without a revision was spoken when the record was gone already: it bars the name.
     return (candidate.name, candidate.revision) in state.banned or (candidate.name, "") in state.banned
+
+
+def _fault_key(question: Question, index: int) -> str:
+    problem, candidate = question.problem, question.candidates[index]
+    return fault_key(problem.environment, problem.operation, candidate.name, candidate.revision)
 
 
 @contextmanager

@@ -262,6 +262,21 @@ class FirstCosts:
     peak_bytes: int | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a search is, for a person who waits.
+
+    Attributes:
+        trying: Name of the candidate whose turn it is.
+        best: Name of the candidate that is ahead; the reference's where none is.
+        ratio: Its time over the reference's so far; 1.0 for the reference.
+    """
+
+    trying: str
+    best: str
+    ratio: float
+
+
 class TrialRunner(Protocol):
     """Runs candidates on isolated state for the controller. Candidates are named by position."""
 

@@ -30,15 +30,22 @@ FLOORS = {
     "candidates": SERVICES,
     "environment": SERVICES,
     "feeds": SERVICES,
+    "isolation": SERVICES,
     "machine": SERVICES,
+    "nvidia": SERVICES,
     "ort": SERVICES,
     "store": SERVICES,
+    "traffic": SERVICES,
+    "deferred": CONTROLLER,
     "installed": CONTROLLER,
     "question": CONTROLLER,
     "tuner": CONTROLLER,
     "bindings": COMPOSITION,
+    "prewarm": COMPOSITION,
     "reading": COMPOSITION,
+    "recording": COMPOSITION,
     "reference": COMPOSITION,
+    "replay": COMPOSITION,
     "routes": COMPOSITION,
     "serving": COMPOSITION,
     "session": COMPOSITION,
@@ -51,16 +58,35 @@ FLOORS = {
 
 # Services know one another by these modules only.
 BETWEEN_SERVICES = {
+    ("candidates", "ort.provider_options"),
+    ("candidates", "ort.provider_table"),
     ("candidates", "ort.recipes"),
-    ("candidates", "ort.sessions"),
     ("environment", "machine"),
+    ("environment", "nvidia"),
     ("environment", "ort.loader"),
     ("feeds", "ort.graph"),
+    ("isolation", "environment"),
+    ("isolation", "machine"),
+    ("isolation", "ort.callers"),
+    ("isolation", "ort.devices"),
+    ("isolation", "ort.ep_caches"),
+    ("isolation", "ort.loader"),
+    ("isolation", "ort.model"),
+    ("isolation", "ort.provider_options"),
+    ("isolation", "ort.recipes"),
+    ("isolation", "ort.request"),
+    ("isolation", "ort.sessions"),
+    ("isolation", "ort.trials"),
+    ("isolation", "store.checks"),
+    ("nvidia", "machine"),
+    ("nvidia", "ort.loader"),
     ("ort", "machine"),
+    ("traffic", "store.checks"),
+    ("traffic", "store.files"),
 }
 
-# The controller keeps records and knows of no other service.
-SERVICES_OF_THE_CONTROLLER = {"store"}
+# The controller keeps records, has calls counted, and knows of no other service.
+SERVICES_OF_THE_CONTROLLER = {"store", "traffic"}
 
 # What reaches the clock, the disk, other threads or other processes.
 IMPURE = {"io", "os", "pathlib", "shutil", "socket", "subprocess", "tempfile", "threading", "time"}

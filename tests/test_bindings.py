@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import gc
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnxruntime as ort
@@ -8,7 +10,9 @@ import pytest
 from tuning import floats, tuned_pair
 
 import graphs
-from ort_stacktune import StackTuner
+from ort_stacktune import StackTuner, TuneFailure
+from ort_stacktune.serving import Lane
+from ort_stacktune.signature import describe_workload
 
 
 def _expected(raw: ort.InferenceSession, x: object) -> object:
@@ -160,3 +164,102 @@ def test_bindings_made_by_hand_run_on_the_reference(tmp_path: Path) -> None:
     tuned.run_with_iobinding(binding)
     np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], _expected(raw, x), rtol=1e-5, atol=1e-6)
     assert tuner.stats().tunes == 0
+
+
+class Foreign:
+    """An array of another library, as DLPack passes it on."""
+
+    def __init__(self, array: object) -> None:
+        self.__dlpack__ = array.__dlpack__  # type: ignore[attr-defined]
+        self.__dlpack_device__ = array.__dlpack_device__  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("make", [np.asarray, ort.OrtValue.ortvalue_from_numpy, Foreign], ids=str)
+def test_an_array_is_bound_by_its_name_alone_and_kept_alive(make: Any, tmp_path: Path) -> None:
+    tuned, raw, tuner = tuned_pair(tmp_path, graphs.mlp())
+    binding = tuned.io_binding()
+    for seed in range(3):
+        x = floats(2, 16, seed=seed)
+        binding.bind_input("x", make(x.copy()))
+        binding.bind_output("y")
+        gc.collect()
+        tuned.run_with_iobinding(binding)
+        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], _expected(raw, x), rtol=1e-5, atol=1e-6)
+    assert tuner.stats().tunes == 1
+
+
+def test_an_array_bound_as_an_output_is_filled(tmp_path: Path) -> None:
+    tuned, raw, tuner = tuned_pair(tmp_path, graphs.mlp())
+    binding, x, out = tuned.io_binding(), floats(2, 16), np.zeros((2, 16), np.float32)
+    binding.bind_input("x", x)
+    binding.bind_output("y", out)
+    tuned.run_with_iobinding(binding)
+    np.testing.assert_allclose(out, _expected(raw, x), rtol=1e-5, atol=1e-6)
+    assert "y f4[2x16]" in describe_workload(tuner.reports()[0].workload)
+
+
+@pytest.mark.parametrize(
+    ("array", "reason"),
+    [
+        ([1.0, 2.0], "list"),
+        (np.zeros((16, 2), np.float32).T, "contiguous"),
+        (np.broadcast_to(np.float32(0), (2, 16)), "writeable"),
+    ],
+    ids=["list", "strides", "read only"],
+)
+def test_what_can_not_be_bound_as_an_output_is_refused_with_the_reason(
+    array: Any, reason: str, tmp_path: Path
+) -> None:
+    tuned, _, _ = tuned_pair(tmp_path, graphs.mlp())
+    with pytest.raises(TuneFailure, match=reason):
+        tuned.io_binding().bind_output("y", array)
+
+
+def test_a_binding_bound_again_is_served_without_asking_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tuned, raw, tuner = tuned_pair(tmp_path, graphs.mlp())
+    binding = tuned.io_binding()
+
+    def serve(rows: int, seed: int) -> None:
+        x = floats(rows, 16, seed=seed)
+        binding.bind_cpu_input("x", x)
+        binding.bind_output("y")
+        tuned.run_with_iobinding(binding)
+        np.testing.assert_allclose(binding.copy_outputs_to_cpu()[0], _expected(raw, x), rtol=1e-5, atol=1e-6)
+
+    for rows in (1, 2):
+        serve(rows, 0)
+    monkeypatch.setattr(Lane, "resolve", lambda *_, **__: pytest.fail("it was asked again"))
+    for seed in range(1, 4):
+        serve(1 + seed % 2, seed)
+    assert tuner.stats().memory_hits >= 3
+    monkeypatch.undo()
+    tuner.invalidate(binding.route.decision, ban_candidate=True)
+    serve(1 + 3 % 2, 5)
+    assert binding.route.session is None
+
+
+def test_state_bound_in_place_later_is_not_served_by_an_earlier_choice(tmp_path: Path) -> None:
+    tuned, _, _ = tuned_pair(tmp_path, graphs.mlp())
+    x, y = floats(2, 16), np.zeros((2, 16), np.float32)
+    binding = tuned.io_binding()
+    for out in (y, x):
+        binding.bind_input("x", x)
+        binding.bind_output("y", out)
+        tuned.run_with_iobinding(binding)
+        assert (binding.route is None) is (out is x)
+
+
+def test_outputs_outlive_a_choice_that_was_taken_back(tmp_path: Path) -> None:
+    tuned, raw, tuner = tuned_pair(tmp_path, graphs.mlp())
+    binding, x = tuned.io_binding(), floats(2, 16)
+    binding.bind_cpu_input("x", x)
+    binding.bind_output("y")
+    tuned.run_with_iobinding(binding)
+    (value,), decision = binding.get_outputs(), binding.route.decision
+    del binding
+    tuner.invalidate(decision, ban_candidate=True)
+    assert tuned._lane().live_winners() == 0
+    gc.collect()
+    np.testing.assert_allclose(value.numpy(), _expected(raw, x), rtol=1e-5, atol=1e-6)

@@ -386,7 +386,7 @@ def test_cache_list_works_without_a_build_of_onnx_runtime(
     assert "graph           unknown" in out
 
 
-def _no_build() -> Any:
+def _no_build(**_: Any) -> Any:
     raise ImportError("ONNX Runtime is not installed")
 
 

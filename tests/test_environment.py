@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from ort_stacktune import environment
+from ort_stacktune import environment, nvidia
 from ort_stacktune.environment import (
     describe,
     forget_environment,
@@ -373,67 +373,19 @@ def test_nonsense_where_the_control_groups_are_listed_is_no_limit(tmp_path: Path
 
 # --- devices --------------------------------------------------------------------------------------
 
-OPEN_KERNEL_MODULE = (
-    "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.65.06  Release Build  (builder@host)\n"
-    "GCC version:  gcc version 13.3.0 (Ubuntu 13.3.0-6ubuntu2)\n"
-)
-CLOSED_KERNEL_MODULE = (
-    "NVRM version: NVIDIA UNIX x86_64 Kernel Module  535.104.05  Sat Aug 19 01:15:15 UTC 2023\n"
-    "GCC version:  gcc version 11.4.0 (Ubuntu 11.4.0-1ubuntu1)\n"
-)
-
-
-def nvidia(root: Path, *, tag: str = "", loads: bool = False) -> tuple[dict[str, str], tuple[str, ...]]:
-    found = environment._device_facts([CUDA], tag, root, lambda: loads)
-    return dict(found.entries), found.gaps
-
-
-@pytest.mark.parametrize(
-    ("text", "version"), [(OPEN_KERNEL_MODULE, "580.65.06"), (CLOSED_KERNEL_MODULE, "535.104.05")]
-)
-def test_the_nvidia_driver_and_devices_are_read(tmp_path: Path, text: str, version: str) -> None:
-    write(tmp_path, "proc/driver/nvidia/version", text)
-    write(tmp_path, "proc/driver/nvidia/gpus/0000:02:00.0/information", "Model: \t\t NVIDIA L4\nIRQ: 7\n")
-    write(tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", "Model: \t\t NVIDIA H200\nIRQ: 6\n")
-    known, gaps = nvidia(tmp_path)
-    assert known["NVIDIA driver"] == version
-    assert known["NVIDIA devices"] == "NVIDIA H200, NVIDIA L4"
-    assert "NVIDIA packages" in known
-    assert not gaps
-
-
-def test_no_driver_is_a_known_fact(tmp_path: Path) -> None:
-    known, gaps = nvidia(tmp_path)
-    assert known["NVIDIA driver"] == "no NVIDIA driver"
-    assert not gaps
-
-
-@pytest.mark.parametrize("sign", ["unreadable version", "device file", "library"])
-def test_a_driver_whose_version_cannot_be_read_is_unknown(tmp_path: Path, sign: str) -> None:
-    if sign == "unreadable version":
-        write(tmp_path, "proc/driver/nvidia/version", "something else\n")
-    if sign == "device file":
-        write(tmp_path, "dev/nvidiactl", "")
-    known, gaps = nvidia(tmp_path, loads=sign == "library")
-    assert known["NVIDIA driver"] == "unknown"
-    assert any("NVIDIA driver" in gap and "ORT_STACKTUNE_DRIVER_TAG" in gap for gap in gaps)
-    known, gaps = nvidia(tmp_path, tag="580 on H200", loads=sign == "library")
-    assert known["driver tag"] == "580 on H200"
-    assert not gaps
-
-
-@pytest.mark.parametrize("information", [None, "Model: \t Unknown\n", "IRQ: 6\n"])
-def test_a_driver_whose_devices_cannot_be_told_apart_is_not_enough(
-    tmp_path: Path, information: str | None
-) -> None:
-    write(tmp_path, "proc/driver/nvidia/version", OPEN_KERNEL_MODULE)
-    if information is not None:
-        write(tmp_path, "proc/driver/nvidia/gpus/0000:01:00.0/information", information)
-    known, gaps = nvidia(tmp_path)
-    assert known["NVIDIA devices"] == "unknown"
-    assert len(gaps) == 1
-
 
 def test_devices_count_only_where_their_provider_is_asked_for() -> None:
     assert not [label for label in facts(HOST) if "NVIDIA" in label]
     assert "NVIDIA driver" in facts([*HOST, CUDA])
+
+
+def test_a_gap_says_what_lets_it_be_read_and_a_tag_closes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    gaps = [nvidia.Gap("CUDA runtime"), nvidia.Gap("NVIDIA driver", "install nvidia-ml-py")]
+    monkeypatch.setattr(nvidia, "nvidia_facts", lambda *_: ([("NVIDIA driver", "unknown")], gaps))
+    assert environment._device_facts([CUDA], "").gaps == (
+        "the CUDA runtime can't be read; set ORT_STACKTUNE_DRIVER_TAG to name it",
+        "the NVIDIA driver can't be read; install nvidia-ml-py, or set ORT_STACKTUNE_DRIVER_TAG to name it",
+    )
+    tagged = environment._device_facts([CUDA], "580 on H200")
+    assert tagged.gaps == ()
+    assert dict(tagged.entries)["driver tag"] == "580 on H200"

@@ -15,6 +15,7 @@ import graphs
 from ort_stacktune import FailureKind, SessionRecipe
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.options import ATTRIBUTES, CONFIG
+from ort_stacktune.ort.provider_options import AcceptedOptions
 from ort_stacktune.ort.recipes import recipe_of_options, variant
 from ort_stacktune.ort.sessions import make_session
 
@@ -74,6 +75,10 @@ LACKING = next(
         ({"workspace_bytes": -1}, ["workspace_bytes"]),
         ({"workspace_bytes": True}, ["workspace_bytes"]),
         ({"eligible": "no"}, ["eligible"]),
+        ({"allow_partial": 1}, ["allow_partial", "True or False"]),
+        ({"ep_libraries": ["ep.so"]}, ["ep_libraries"]),
+        ({"ep_libraries": {"mine": "no-such.so"}}, ["execution provider library 'mine'", "no-such.so"]),
+        ({"providers": [("CPUExecutionProvider", {"threads": 2})]}, ["no option 'threads'", "it takes none"]),
         ({"instances": 0}, ["instances", "256"]),
         ({"instances": 257}, ["instances"]),
         ({"instances": True}, ["instances"]),
@@ -113,7 +118,7 @@ def test_the_revision_changes_with_every_field_but_the_name(tmp_path: Path) -> N
         {"model": None},
         {"model": other},
         {"providers": None},
-        {"providers": [("CPUExecutionProvider", {"use_arena": "0"})]},
+        {"providers": [("CPUExecutionProvider", AcceptedOptions({"use_arena": "0"}))]},
         {"session_options": {"intra_op_num_threads": 1}},
         {"session_options": {"intra_op_num_threads": 2}},
         {"session_options": {"inter_op_num_threads": 1}},
@@ -126,6 +131,9 @@ def test_the_revision_changes_with_every_field_but_the_name(tmp_path: Path) -> N
         {"workspace_bytes": 0},
         {"workspace_bytes": 1},
         {"eligible": False},
+        {"allow_partial": True},
+        {"ep_libraries": {"one": str(library)}},
+        {"ep_libraries": {"other": str(library)}},
     ]
     revisions = {variant(base, "other", **change).revision for change in changes} | {base.revision}
     assert len(revisions) == len(changes) + 1
@@ -190,7 +198,7 @@ def test_a_recipe_survives_pickling(tmp_path: Path) -> None:
     recipe = SessionRecipe(
         "r",
         model=_model(tmp_path / "m.onnx"),
-        providers=[("CPUExecutionProvider", {"use_arena": "1"})],
+        providers=[("CPUExecutionProvider", AcceptedOptions({"use_arena": "1"}))],
         session_options={"execution_mode": ort.ExecutionMode.ORT_PARALLEL},
         config={"session.disable_prepacking": 1},
         shapes={"x": (1, 16)},
@@ -211,9 +219,13 @@ def test_a_recipe_keeps_the_path_of_its_model_when_the_working_directory_changes
 
 
 def test_a_recipe_without_providers_takes_the_references() -> None:
-    reference = SessionRecipe("reference", providers=[("CPUExecutionProvider", {"use_arena": "0"})])
+    reference = SessionRecipe(
+        "reference", providers=[("CPUExecutionProvider", AcceptedOptions({"use_arena": "0"}))]
+    )
     recipe = SessionRecipe("r", session_options={"intra_op_num_threads": 1})
     assert recipe.inheriting(reference).provider_list == reference.provider_list
+    # Wherever the reference's nodes go is right, so it is there too.
+    assert recipe.inheriting(reference).allow_partial
     own = SessionRecipe("r", providers=CPU)
     assert own.inheriting(reference) is own
 
@@ -293,3 +305,10 @@ def test_simpler_recipes_count_as_simpler() -> None:
     fixed = variant(threads, "fixed", shapes={"x": (1, 16)})
     assert plain.complexity == quiet.complexity == 0
     assert plain.complexity < threads.complexity < fixed.complexity
+
+
+def test_how_much_is_logged_makes_no_other_candidate() -> None:
+    quiet = SessionRecipe("a", providers=["CPUExecutionProvider"], session_options={"log_severity_level": 4})
+    plain = SessionRecipe("a", providers=["CPUExecutionProvider"])
+    assert quiet.revision == plain.revision
+    assert quiet.complexity == plain.complexity

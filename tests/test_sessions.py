@@ -14,6 +14,7 @@ from tuning import CPU, floats, save
 
 import graphs
 from ort_stacktune import FailureKind, SessionRecipe, TuneFailure
+from ort_stacktune.ort import sessions
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.sessions import MadeSession, make_session
 
@@ -37,24 +38,28 @@ def entry(session: Any, key: str) -> str | None:
 
 
 @needs_openvino
-def test_a_provider_that_takes_only_some_nodes_is_refused_with_the_operators_it_left(tmp_path: Path) -> None:
+@pytest.mark.parametrize("providers", [[OPENVINO], [OPENVINO, *CPU]], ids=["alone", "before the CPU"])
+def test_a_provider_that_takes_only_some_nodes_is_refused_with_the_operators_it_left(
+    providers: list[Any], tmp_path: Path
+) -> None:
     path = save(graphs.optional_input(), tmp_path / "m.onnx")
     with raising(
         FailureKind.REJECTED,
         "OpenVINO",
         "CPUExecutionProvider runs",
         "OptionalGetElement x1",
-        "list that provider",
+        "set allow_partial=True",
     ):
-        make(path, providers=[OPENVINO], session_options={"log_severity_level": 4})
+        make(path, providers=providers, session_options={"log_severity_level": 4})
 
 
 @needs_openvino
-def test_naming_the_cpu_behind_a_provider_accepts_partial_use_and_the_nodes_are_counted(
-    tmp_path: Path,
+@pytest.mark.parametrize("providers", [[OPENVINO], [OPENVINO, *CPU]], ids=["alone", "before the CPU"])
+def test_partial_use_is_accepted_where_the_recipe_says_so_and_the_nodes_are_counted(
+    providers: list[Any], tmp_path: Path
 ) -> None:
     path = save(graphs.optional_input(), tmp_path / "m.onnx")
-    made = make(path, providers=[OPENVINO, *CPU], session_options={"log_severity_level": 4})
+    made = make(path, providers=providers, allow_partial=True, session_options={"log_severity_level": 4})
     assert made.nodes["CPUExecutionProvider"] >= 3
     assert made.nodes["OpenVINOExecutionProvider"] >= 1
 
@@ -65,23 +70,45 @@ def test_a_provider_that_takes_every_node_is_accepted_alone(tmp_path: Path) -> N
     assert set(make(path, providers=[OPENVINO]).nodes) == {"OpenVINOExecutionProvider"}
 
 
+@needs_openvino
+def test_where_nothing_tells_where_nodes_run_full_use_is_shown_by_a_session_that_allows_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As some builds do for a provider that takes the whole graph.
+    monkeypatch.setattr(sessions, "placement", lambda _: {})
+    model = graphs.mlp()
+    made = make(save(model, tmp_path / "m.onnx"), providers=[OPENVINO, *CPU])
+    assert made.nodes == {"OpenVINOExecutionProvider": len(model.graph.node)}
+    path = save(graphs.optional_input(), tmp_path / "o.onnx")
+    for partial in (False, True):
+        with raising(FailureKind.REJECTED, "does not tell which nodes", OPENVINO[0]):
+            make(path, providers=[OPENVINO], allow_partial=partial, session_options={"log_severity_level": 4})
+
+
+@pytest.mark.parametrize("allow_partial", [False, True])
 @pytest.mark.parametrize("behind", [[], CPU], ids=["alone", "before the CPU"])
 @pytest.mark.parametrize(
     "provider", ["OpenVINOExecutionProvider", "AzureExecutionProvider", "CUDAExecutionProvider"]
 )
 def test_a_provider_that_is_active_and_runs_no_node_is_refused(
-    provider: str, behind: list[str], tmp_path: Path
+    provider: str, behind: list[str], allow_partial: bool, tmp_path: Path
 ) -> None:
     if provider not in AVAILABLE:
         pytest.skip(f"this build has no {provider}")
     path = save(graphs.sequence_output(), tmp_path / "m.onnx")
     with raising(FailureKind.REJECTED, provider):
-        make(path, providers=[provider, *behind], session_options={"log_severity_level": 4})
+        make(
+            path,
+            providers=[provider, *behind],
+            allow_partial=allow_partial,
+            session_options={"log_severity_level": 4},
+        )
 
 
 def test_wherever_the_reference_runs_is_right_by_definition(tmp_path: Path) -> None:
     path = save(graphs.sequence_output(), tmp_path / "m.onnx")
-    anywhere = SessionRecipe("reference", providers=[AVAILABLE[0], *CPU][: 1 if AVAILABLE[0] in CPU else 2])
+    listed = [name for name in ("AzureExecutionProvider", OPENVINO[0], *CPU) if name in AVAILABLE]
+    anywhere = SessionRecipe("reference", providers=listed)
     made = make_session(anywhere, ModelSource.of(path), anywhere, trial=False, check_placement=False)
     assert set(made.nodes) == set(CPU)
 
@@ -94,7 +121,8 @@ def test_wherever_the_reference_runs_is_right_by_definition(tmp_path: Path) -> N
         (None, {"session_options": {"intra_op_num_threads": 2**40}}),
         (None, {"config": {"session.load_model_format": "ORT"}}),
         (None, {"config": {"session.disable_cpu_ep_fallback": "1"}}),
-        (None, {"providers": [("CPUExecutionProvider", {"no_such_option": "1"})], "shapes": {"x": (2, 15)}}),
+        (None, {"shapes": {"x": (2, 15)}}),
+        (None, {"providers": [("CPUExecutionProvider", {"no_such_option": "1"})]}),
         (None, {"shapes": {"nope": (2, 16)}}),
     ],
     ids=str,

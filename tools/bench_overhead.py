@@ -1,7 +1,9 @@
 """Measures what a decided `TunedSession` costs over the raw session, in interleaved pairs on a tiny model.
 
 Prints a table, or JSON with `--json`. Ratios are tuned over raw time: 1.00 is no cost, below is a gain. Each
-pair is two blocks of calls whose order a coin decides; the median over the pairs is the figure.
+pair is two blocks of calls whose order a coin decides; the median over the pairs is the figure. With
+`--record` the raw side is a decided session as well, and the tuned side has its calls counted: what recording
+traffic costs.
 """
 
 from __future__ import annotations
@@ -11,6 +13,7 @@ import json
 import random
 import statistics
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -21,6 +24,7 @@ import onnxruntime as ort
 
 import graphs
 from ort_stacktune import SessionRecipe, StackPolicy, StackTuner, TunedSession
+from ort_stacktune.traffic import TrafficRecorder
 
 CPU = ["CPUExecutionProvider"]
 
@@ -57,12 +61,13 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--pairs", type=int, default=101, help="pairs of blocks for each row")
     parser.add_argument("--calls", type=int, default=500, help="calls in a block")
+    parser.add_argument("--record", action="store_true", help="measure what counting calls costs")
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     arguments = parser.parse_args()
     rows = []
     for inputs in (1, 3, 8):
         for served_by in ("reference", "candidate"):
-            rows += measure(inputs, served_by, arguments.pairs, arguments.calls)
+            rows += measure(inputs, served_by, arguments.pairs, arguments.calls, record=arguments.record)
     if arguments.json:
         print(json.dumps({"onnxruntime": ort.__version__, "rows": [asdict(row) for row in rows]}, indent=2))
     else:
@@ -70,20 +75,20 @@ def main() -> int:
     return 0
 
 
-def measure(inputs: int, served_by: str, pairs: int, calls: int) -> list[Row]:
+def measure(inputs: int, served_by: str, pairs: int, calls: int, *, record: bool = False) -> list[Row]:
     """Measures `run` and `run_with_iobinding` of a model with so many inputs."""
     model = graphs.sum_of(inputs).SerializeToString()
     options = ort.SessionOptions()
     options.intra_op_num_threads = 1
     raw = ort.InferenceSession(model, options, providers=CPU)
-    tuned = decided(model, options, inputs, served_by)
     feed = {meta.name: np.ones((1, 4), np.float32) for meta in raw.get_inputs()}
-    tuned.run(None, feed)
-    choice = tuned.decision(feed)
-    if choice is None or choice.name != served_by:
-        raise SystemExit(f"expected {served_by} to be selected, not {choice}")
+    recorder = TrafficRecorder(tempfile.mkdtemp(), sample_count=2) if record else None
+    tuned = decided(model, options, inputs, served_by, feed, recorder)
+    if record:
+        raw = decided(model, options, inputs, served_by, feed, None)
     bound = [bind(session, feed) for session in (raw, tuned)]
-    tuned.run_with_iobinding(bound[1])
+    for session, binding in zip((raw, tuned), bound, strict=True):
+        session.run_with_iobinding(binding)
     ways: dict[str, tuple[Callable[[], object], Callable[[], object]]] = {
         "run": (lambda: raw.run(None, feed), lambda: tuned.run(None, feed)),
         "run_with_iobinding": (
@@ -97,15 +102,40 @@ def measure(inputs: int, served_by: str, pairs: int, calls: int) -> list[Row]:
     ]
 
 
-def decided(model: bytes, options: ort.SessionOptions, inputs: int, served_by: str) -> TunedSession:
-    """Returns a session that has decided for the reference, or for a twin of it that always wins.
+def decided(
+    model: bytes,
+    options: ort.SessionOptions,
+    inputs: int,
+    served_by: str,
+    feed: dict[str, np.ndarray],
+    recorder: TrafficRecorder | None,
+) -> TunedSession:
+    """Returns a session that has decided for the reference, or for a twin of it that always wins."""
+    session = undecided(model, options, inputs, served_by, recorder)
+    session.run(None, feed)
+    choice = session.decision(feed)
+    if choice is None or choice.name != served_by:
+        raise SystemExit(f"expected {served_by} to be selected, not {choice}")
+    return session
+
+
+def undecided(
+    model: bytes,
+    options: ort.SessionOptions,
+    inputs: int,
+    served_by: str,
+    recorder: TrafficRecorder | None,
+) -> TunedSession:
+    """Returns a session that will decide as it is told.
 
     A twin as fast as the reference would win on no honest measurement, so the runner's clock is not asked:
     the reference is a model with more work in it, and the raw session it is held against is the twin.
     """
     policy = StackPolicy(max_relative_mad=10.0)
     if served_by == "reference":
-        return TunedSession(model, options, providers=CPU, candidates=[], tuner=StackTuner(policy))
+        return TunedSession(
+            model, options, providers=CPU, candidates=[], tuner=StackTuner(policy), record=recorder
+        )
     directory = Path(sys.argv[0]).resolve().parent.parent / "out"
     directory.mkdir(exist_ok=True)
     path = directory / f"sum_of_{inputs}.onnx"
@@ -114,7 +144,9 @@ def decided(model: bytes, options: ort.SessionOptions, inputs: int, served_by: s
         "candidate", model=str(path), providers=CPU, session_options={"intra_op_num_threads": 1}
     )
     slow = graphs.slowed(graphs.sum_of(inputs), links=200).SerializeToString()
-    return TunedSession(slow, options, providers=CPU, candidates=[recipe], tuner=StackTuner(policy))
+    return TunedSession(
+        slow, options, providers=CPU, candidates=[recipe], tuner=StackTuner(policy), record=recorder
+    )
 
 
 def bind(session: ort.InferenceSession, feed: dict[str, np.ndarray]) -> ort.IOBinding:

@@ -6,41 +6,42 @@ reference computes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator
 
-from ort_stacktune.ort.recipes import Provider, SessionRecipe, variant
-from ort_stacktune.ort.sessions import CPU
+from ort_stacktune.candidates.situation import Draft, Situation, beside_cpu
+from ort_stacktune.ort.provider_table import OPENVINO
 
-OPENVINO = "OpenVINOExecutionProvider"
-
-
-def proposals(
-    reference: SessionRecipe,
-    shapes: Mapping[str, tuple[int, ...]],
-    dynamic: bool,
-    cores: int,
-    available: Sequence[str],
-) -> Iterator[SessionRecipe]:
-    """Yields OpenVINO candidates where this build has it and the reference runs on the CPU.
-
-    Args:
-        reference: The reference's recipe.
-        shapes: Exact shape of every fed input.
-        dynamic: Whether the model leaves any of them open; OpenVINO gains most from fixed ones.
-        cores: Cores this process may use.
-        available: Execution providers of this build.
-    """
-    if OPENVINO not in available or {name for name, _ in reference.provider_list} - {CPU}:
-        return
-    fixed = {"shapes": shapes} if dynamic else {}
-    title = "openvino-fixed" if dynamic else "openvino"
-    yield variant(reference, title, providers=_on_cpu(num_of_threads=str(cores)), **fixed)
-    if cores > 1:
-        yield variant(reference, f"{title}+threads-1", providers=_on_cpu(num_of_threads="1"), **fixed)
-    if dynamic:
-        yield variant(reference, "openvino", providers=_on_cpu())
+_HINTS = {"bf16": "bf16", "fp16": "f16"}
 
 
-def _on_cpu(**options: str) -> tuple[Provider, ...]:
-    # The CPU provider is listed to accept partial use; the share of nodes stands in the report.
-    return ((OPENVINO, {"device_type": "CPU", "precision": "FP32", **options}), (CPU, {}))
+def alternatives(situation: Situation) -> Iterator[Draft]:
+    """Yields OpenVINO in place of a reference on the CPU; it gains most from fixed shapes."""
+    cores, fixed = str(situation.cores), situation.fixed
+    title = "openvino-fixed" if fixed else "openvino"
+    yield Draft(title, {**_on_cpu(situation, num_of_threads=cores), **fixed})
+    for precision in situation.reduced_precision:
+        if precision in _HINTS:
+            hint = json.dumps({"CPU": {"INFERENCE_PRECISION_HINT": _HINTS[precision]}})
+            options = _on_cpu(situation, num_of_threads=cores, load_config=hint)
+            yield Draft(f"{title}+{precision}", {**options, **fixed})
+    if situation.callers > 1:
+        streams = str(situation.callers)
+        options = _on_cpu(situation, num_of_threads=cores, num_streams=streams)
+        yield Draft(f"{title}+streams-{streams}", {**options, **fixed})
+    if situation.cores > 1:
+        yield Draft(f"{title}+threads-1", {**_on_cpu(situation, num_of_threads="1"), **fixed})
+    if fixed:
+        yield Draft("openvino", _on_cpu(situation))
+
+
+def variants(situation: Situation) -> Iterator[Draft]:
+    """Yields other options for a reference that runs on OpenVINO."""
+    if situation.callers > 1:
+        yield Draft(f"streams-{situation.callers}", options={"num_streams": str(situation.callers)})
+    for threads in dict.fromkeys((situation.cores, 1)):
+        yield Draft(f"openvino-threads-{threads}", options={"num_of_threads": str(threads)})
+
+
+def _on_cpu(situation: Situation, **options: str) -> dict[str, object]:
+    return beside_cpu(situation, (OPENVINO, {"device_type": "CPU", "precision": "FP32", **options}))

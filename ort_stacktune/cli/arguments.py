@@ -116,6 +116,11 @@ def tolerance(text: str) -> tuple[float, float]:
     return absolute, relative
 
 
+def words(text: str) -> tuple[str, ...]:
+    """Reads words joined by commas."""
+    return tuple(word.strip() for word in text.split(","))
+
+
 def count(text: str) -> int:
     """Reads a whole number of 0 or more."""
     if _WHOLE.fullmatch(text) is None:

@@ -1,22 +1,23 @@
-"""Owns the command ``cache``: what is stored, whether it can be relied on, and how old records leave."""
+"""Owns the command ``cache``: what is stored, and how old records leave; its other commands have modules."""
 
 from __future__ import annotations
 
 import argparse
 import time
-from collections.abc import Iterable
+from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
-from ort_stacktune.cli import arguments, cache_show
+from ort_stacktune.cli import arguments, cache_diff, cache_exchange, cache_show, cache_verify
 from ort_stacktune.cli.arguments import cache_directory
 from ort_stacktune.cli.console import Output, complain, working
-from ort_stacktune.cli.store import RecordFile, identity_here, is_leftover, opened_store, record_files
-from ort_stacktune.cli.tables import age_text, facts_table, model_text
-from ort_stacktune.failures import invalid
+from ort_stacktune.cli.store import RecordFile, files_text, is_leftover, opened_store, reasons, record_files
+from ort_stacktune.cli.tables import age_text
+from ort_stacktune.failures import TuneFailure, invalid
+from ort_stacktune.identity import parse_fields
 from ort_stacktune.policy import StackPolicy
-from ort_stacktune.report import Ledger, LedgerRow, speedup
+from ort_stacktune.report import Ledger, LedgerRow, model_text, speedup
 from ort_stacktune.signature import describe_workload
-from ort_stacktune.store import StoredEntry
 
 _HEADS = ("id", "speed-up", "verified", "age", "scope", "this environment")
 
@@ -35,13 +36,7 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
     )
     listing.set_defaults(run=run_list)
     cache_show.add(own, common)
-    verify = own.add_parser(
-        "verify",
-        parents=[common],
-        allow_abbrev=False,
-        help="check every file; exit status 1 where one can't be relied on",
-    )
-    verify.set_defaults(run=run_verify)
+    cache_verify.add(own, common)
     prune = own.add_parser(
         "prune",
         parents=[common],
@@ -53,6 +48,8 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
         "--older-than", metavar="AGE", type=arguments.age, help="remove what is older, such as 30d or 12h"
     )
     prune.set_defaults(run=run_prune)
+    cache_exchange.add(own, common)
+    cache_diff.add(own, common)
 
 
 def run_list(args: argparse.Namespace, output: Output) -> int:
@@ -60,49 +57,23 @@ def run_list(args: argparse.Namespace, output: Output) -> int:
     directory = cache_directory(args.cache)
     with working("reading records"):
         good, bad = record_files(directory)
-    here = identity_here()
     unreadable = [entry for entry in bad if not is_leftover(entry)]
     if output.as_json:
         output.document(
             {
                 "directory": directory,
-                "records": [_summary(file, here) for file in good],
-                "unreadable": _reasons(unreadable),
+                "records": [_summary(file) for file in good],
+                "unreadable": reasons(unreadable),
             }
         )
         return 0
     if good:
-        output.show(Ledger(_HEADS, [_row(file, here) for file in good]))
+        output.show(Ledger(_HEADS, [_row(file) for file in good]))
     else:
         output.show(f"No choices are stored in {directory}.")
     if unreadable:
-        output.show("", f"{_files(len(unreadable))} can't be relied on; see ort-stacktune cache verify.")
+        output.show("", f"{files_text(len(unreadable))} can't be relied on; see ort-stacktune cache verify.")
     return 0
-
-
-def run_verify(args: argparse.Namespace, output: Output) -> int:
-    """Runs ``cache verify``."""
-    directory = cache_directory(args.cache)
-    with working("reading records"):
-        good, bad = record_files(directory)
-    leftovers = [entry for entry in bad if is_leftover(entry)]
-    unreadable = [entry for entry in bad if not is_leftover(entry)]
-    if output.as_json:
-        output.document(
-            {
-                "directory": directory,
-                "good": len(good),
-                "unreadable": _reasons(unreadable),
-                "leftovers": _reasons(leftovers),
-            }
-        )
-        return 1 if unreadable else 0
-    for title, entries in (("can't be relied on", unreadable), ("left over", leftovers)):
-        if entries:
-            output.show(f"{_files(len(entries))} {title}:")
-            output.show(facts_table((entry.path.name, entry.reason or "") for entry in entries), "")
-    output.show(f"{len(good)} of {len(good) + len(unreadable)} records in {directory} are good.")
-    return 1 if unreadable else 0
 
 
 def run_prune(args: argparse.Namespace, output: Output) -> int:
@@ -114,16 +85,33 @@ def run_prune(args: argparse.Namespace, output: Output) -> int:
     store = opened_store(directory, warnings)
     keep = StackPolicy().capacity if args.keep is None else args.keep
     removed = store.prune(keep=keep, older_than_s=args.older_than)
+    emptied = _prune_ep_caches(directory)
     for sentence in warnings:
         complain(sentence, "warning")
     if output.as_json:
-        output.document({"directory": directory, "removed": removed, "warnings": warnings})
+        output.document(
+            {"directory": directory, "removed": removed, "ep_caches_removed": emptied, "warnings": warnings}
+        )
     else:
-        output.show(f"Removed {_files(len(removed))} from {directory}.")
+        output.show(f"Removed {files_text(len(removed))} from {directory}.")
+        if emptied:
+            output.show(f"Removed what execution providers kept for {emptied} candidates that nothing needs.")
     return 1 if warnings else 0
 
 
-def _row(file: RecordFile, here: str | None) -> LedgerRow:
+def _prune_ep_caches(directory: Path) -> int:
+    from ort_stacktune.ort.ep_caches import prune_ep_caches
+
+    good, _ = record_files(directory)
+    live = set()
+    for file in good:
+        with suppress(TuneFailure, ValueError, IndexError):
+            digest = parse_fields(file.record.report.operation)[-1]
+            live.add((digest, file.record.report.environment))
+    return prune_ep_caches(directory, live, time.time())
+
+
+def _row(file: RecordFile) -> LedgerRow:
     record = file.record
     workload = describe_workload(record.report.workload)
     return LedgerRow(
@@ -133,13 +121,13 @@ def _row(file: RecordFile, here: str | None) -> LedgerRow:
             "yes" if record.verified else "no",
             age_text(time.time() - record.created_s),
             record.scope.name.lower(),
-            {None: "unknown", True: "yes", False: "no"}[file.is_current(here)],
+            {None: "unknown", True: "yes", False: "no"}[file.is_current],
         ),
         f"{record.winner} for {model_text(record.report.operation)}: {workload}",
     )
 
 
-def _summary(file: RecordFile, here: str | None) -> dict[str, Any]:
+def _summary(file: RecordFile) -> dict[str, Any]:
     record = file.record
     return {
         "id": file.id,
@@ -152,13 +140,5 @@ def _summary(file: RecordFile, here: str | None) -> dict[str, Any]:
         "ratio": record.ratio,
         "verified": record.verified,
         "created_s": record.created_s,
-        "environment_is_current": file.is_current(here),
+        "environment_is_current": file.is_current,
     }
-
-
-def _reasons(entries: Iterable[StoredEntry]) -> list[dict[str, Any]]:
-    return [{"path": entry.path, "reason": entry.reason} for entry in entries]
-
-
-def _files(number: int) -> str:
-    return "1 file" if number == 1 else f"{number} files"

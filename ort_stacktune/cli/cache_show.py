@@ -12,8 +12,17 @@ from rich.table import Table
 from ort_stacktune.cli.arguments import cache_directory
 from ort_stacktune.cli.console import Output
 from ort_stacktune.cli.store import RecordFile, find_record, identity_here
-from ort_stacktune.cli.tables import age_text, facts_table, labelled, model_text, plain_table
-from ort_stacktune.report import duration, ordered, report_table, seconds, speedup
+from ort_stacktune.cli.tables import age_text, facts_table, plain_table
+from ort_stacktune.report import (
+    duration,
+    labelled,
+    memory,
+    model_text,
+    ordered,
+    report_table,
+    seconds,
+    speedup,
+)
 from ort_stacktune.signature import describe_workload
 from ort_stacktune.store import Record
 
@@ -30,14 +39,14 @@ def add(commands: Any, common: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace, output: Output) -> int:
     """Runs the command."""
     file = find_record(cache_directory(args.cache), args.id)
-    here = identity_here()
     record = file.record
+    here = identity_here(record)
     if output.as_json:
         output.document(
             {
                 "id": file.id,
                 "path": file.path,
-                "environment_is_current": file.is_current(here),
+                "environment_is_current": file.is_current,
                 "environment": dict(labelled(record.report.environment)),
                 "record": record,
             }
@@ -46,7 +55,7 @@ def run(args: argparse.Namespace, output: Output) -> int:
     output.show_whole(str(file.path))
     output.show(facts_table(_facts(file)), "", report_table(record.report, record.reference), "")
     output.show("First costs:", _first_costs(record), "")
-    title = {None: "", True: ", the same as here", False: ", another one than here"}[file.is_current(here)]
+    title = {None: "", True: ", the same as here", False: ", another one than here"}[file.is_current]
     output.show(
         f"Environment{title}:", facts_table(_environment(record.report.environment, here)), "", "Key:"
     )
@@ -91,7 +100,7 @@ def _first_costs(record: Record) -> Table:
                 duration(candidate.create_ns),
                 duration(candidate.first_run_ns),
                 duration(candidate.switch_ns),
-                "-" if candidate.peak_bytes is None else f"{candidate.peak_bytes / 2**20:.1f} MiB",
+                memory(candidate.peak_bytes),
             )
             for candidate in ordered(record.report, record.reference)
         ),

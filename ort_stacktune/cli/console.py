@@ -98,8 +98,12 @@ def working(what: str, limit_s: float | None = None) -> Iterator[None]:
 
 
 @contextmanager
-def warnings_gathered() -> Iterator[list[str]]:
-    """Takes the warnings of this package's log, to be said when nothing is being drawn."""
+def warnings_gathered(*, say: bool = True) -> Iterator[list[str]]:
+    """Takes the warnings of this package's log, to be said when nothing is being drawn.
+
+    Args:
+        say: Whether they are said at the end; the caller has another place for them otherwise.
+    """
     gathered: list[str] = []
 
     class _Gatherer(logging.Handler):
@@ -115,7 +119,7 @@ def warnings_gathered() -> Iterator[list[str]]:
     finally:
         logger.removeHandler(handler)
         logger.propagate = propagate
-        for sentence in gathered:
+        for sentence in gathered if say else ():
             complain(sentence, "warning")
 
 

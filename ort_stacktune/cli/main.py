@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from ort_stacktune import __version__
-from ort_stacktune.cli import cache, env, tune
+from ort_stacktune.cli import cache, env, prewarm, report, tune
 from ort_stacktune.cli.arguments import common_options
 from ort_stacktune.cli.console import Output, complain
 from ort_stacktune.failures import FailureKind, TuneFailure
@@ -87,7 +87,7 @@ def _parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--version", action="version", version=f"ort-stacktune {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     common = common_options()
-    for command in (tune, cache, env):
+    for command in (tune, prewarm, report, cache, env):
         command.add(commands, common)
     args, extra = parser.parse_known_args(arguments)
     if extra:

@@ -62,7 +62,12 @@ def provider_names(given: Sequence[str]) -> list[str]:
 
 
 def open_model(
-    path: str, tuner: StackTuner, *, providers: Sequence[str] = (), threads: int | None = None
+    path: str,
+    tuner: StackTuner,
+    *,
+    providers: Sequence[str] = (),
+    threads: int | None = None,
+    reduced_precision: Sequence[str] = (),
 ) -> TunedSession:
     """Makes the session of a model: the reference, as an application would make it.
 
@@ -71,6 +76,7 @@ def open_model(
         tuner: The controller.
         providers: Execution providers, as for :func:`provider_names`; none for the CPU.
         threads: Threads within an operator; ``None`` leaves them to ONNX Runtime.
+        reduced_precision: As for ``TunedSession``.
 
     Raises:
         TuneFailure: ``INVALID_INPUT`` where the file or a provider can't be used.
@@ -86,7 +92,9 @@ def open_model(
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
     try:
-        session = TunedSession(path, options, providers=names, tuner=tuner)
+        session = TunedSession(
+            path, options, providers=names, tuner=tuner, reduced_precision=reduced_precision
+        )
     except TuneFailure:
         raise
     except Exception as error:

@@ -5,10 +5,14 @@ Must never go on with a directory that can't be trusted: what is said about such
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+from ort_stacktune.cli.differences import difference_from_here
 from ort_stacktune.failures import invalid
+from ort_stacktune.identity import text_digest
 from ort_stacktune.store import Record, RecordStore, StoredEntry
 from ort_stacktune.store.files import Refused, check_directory, make_directory
 
@@ -74,9 +78,13 @@ class RecordFile:
         """What people call it: the start of the file's name."""
         return self.path.stem[:_ID_LENGTH]
 
-    def is_current(self, here: str | None) -> bool | None:
-        """Whether it was made in the environment ``here``; ``None`` where that is unknown."""
-        return None if here is None else self.record.report.environment == here
+    @property
+    def is_current(self) -> bool | None:
+        """Whether it was made in this environment; ``None`` where no ONNX Runtime can be loaded to ask."""
+        try:
+            return difference_from_here(self.record) is None
+        except ImportError:
+            return None
 
 
 def record_files(directory: Path) -> tuple[list[RecordFile], list[StoredEntry]]:
@@ -117,16 +125,34 @@ def find_record(directory: Path, start: str) -> RecordFile:
     raise invalid(f"no record in {directory} begins with {start!r}; see ort-stacktune cache list")
 
 
+def record_id(record: Record) -> str:
+    """Returns what people call a record: the start of the name that a store gives its file."""
+    return text_digest(record.key)[:_ID_LENGTH]
+
+
 def is_leftover(entry: StoredEntry) -> bool:
     """Whether a file is what a writer that died, or is at work, left behind: no record that was lost."""
     return entry.path.suffix == ".tmp"
 
 
-def identity_here() -> str | None:
-    """Returns the identity of this environment; ``None`` where no ONNX Runtime can be loaded to ask."""
-    from ort_stacktune.environment import runtime_environment
+def identity_here(record: Record) -> str | None:
+    """Returns the identity of this environment for the devices that a record's speaks of.
+
+    ``None`` where no ONNX Runtime can be loaded to ask.
+    """
+    from ort_stacktune.environment import environment_like
 
     try:
-        return runtime_environment().fingerprint
+        return environment_like(record.report.environment).fingerprint
     except ImportError:
         return None
+
+
+def reasons(entries: Iterable[StoredEntry]) -> list[dict[str, Any]]:
+    """Returns for machines which files hold no record to rely on, and why."""
+    return [{"path": entry.path, "reason": entry.reason} for entry in entries]
+
+
+def files_text(number: int) -> str:
+    """Returns a number of files in words."""
+    return "1 file" if number == 1 else f"{number} files"

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Sequence
 
 from rich.table import Table
 
-from ort_stacktune.failures import TuneFailure
-from ort_stacktune.identity import parse_fields
 from ort_stacktune.report import printable
 
 _AGES = (("d", 86400), ("h", 3600), ("min", 60))
@@ -47,23 +45,3 @@ def age_text(age_s: float) -> str:
         if age_s >= size:
             return f"{age_s // size:.0f} {unit}"
     return f"{age_s:.0f} s"
-
-
-def model_text(operation: str) -> str:
-    """Returns a problem's operation as people write it: the model's name and the start of its digest."""
-    try:
-        kind, name, digest = parse_fields(operation)
-    except (TuneFailure, ValueError):
-        return operation
-    return f"{name or 'unnamed'} {digest[:8]}" if kind == "onnx" else operation
-
-
-def labelled(text: str) -> list[tuple[str, str]]:
-    """Takes identity text of labels and values apart; text of another make is one value."""
-    try:
-        parts = parse_fields(text)
-    except (TuneFailure, ValueError):
-        parts = []
-    if not parts or len(parts) % 2:
-        return [("", text)]
-    return list(zip(parts[::2], parts[1::2], strict=True))

@@ -109,6 +109,13 @@ def _add_policy(group: Any) -> None:
             "how far outputs may differ"
             f" (default: {policy.tolerance.absolute:g},{policy.tolerance.relative:g})",
         ),
+        (
+            "--reduced-precision",
+            arguments.words,
+            "P,...",
+            "what candidates may compute in below the reference's precision, of tf32, bf16, fp16, int8"
+            " (default: none)",
+        ),
         ("--seed", arguments.count, "N", "seed of generated inputs and of the order of trials"),
     ):
         group.add_argument(option, metavar=metavar, type=read, help=text)
@@ -128,7 +135,13 @@ def run(args: argparse.Namespace, output: Output) -> int:
     tuner = StackTuner(_policy(args), directory, coin=coin)
     with warnings_gathered() as warnings:
         with working(f"loading {Path(args.model).name}"):
-            session = open_model(args.model, tuner, providers=args.providers, threads=args.threads)
+            session = open_model(
+                args.model,
+                tuner,
+                providers=args.providers,
+                threads=args.threads,
+                reduced_precision=args.reduced_precision or (),
+            )
         inputs, overridable = declared(session, args.model)
         outputs = checked_outputs(session, args.output)
         feeds = make_feeds(inputs, request, overridable)

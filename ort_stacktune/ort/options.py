@@ -51,28 +51,34 @@ _FLAG = ("0", "1")
 
 
 @dataclass(frozen=True, slots=True)
-class _WholeNumber:
+class WholeNumber:
+    """What an option takes that wants a whole number from ``low`` to ``high``."""
+
     low: int
     high: int
 
     def admits(self, value: str) -> bool:
+        """Whether a text is such a number."""
         digits = value[1:] if value.startswith("-") else value
-        return digits.isascii() and digits.isdigit() and self.low <= int(value) <= self.high
+        # No 64-bit number has more digits, and Python refuses to read very many.
+        plausible = digits.isascii() and digits.isdigit() and len(digits) <= 20
+        return plausible and self.low <= int(value) <= self.high
 
     def describe(self) -> str:
+        """Returns what is expected, for a message."""
         return f"a whole number from {self.low} to {self.high}"
 
 
 _INT32_MAX = 2**31 - 1
 
 # Config key -> its legal values; None where any text may be legal (paths, lists, names).
-CONFIG: Mapping[str, tuple[str, ...] | _WholeNumber | None] = {
+CONFIG: Mapping[str, tuple[str, ...] | WholeNumber | None] = {
     "ep.context_embed_mode": _FLAG,
     "ep.context_enable": _FLAG,
     "ep.context_file_path": None,
     "mlas.disable_kleidiai": _FLAG,
     "mlas.enable_gemm_fastmath_arm64_bfloat16": _FLAG,
-    "mlas.nchwc_pointwise_conv_max_input_channel_batch": _WholeNumber(0, _INT32_MAX),
+    "mlas.nchwc_pointwise_conv_max_input_channel_batch": WholeNumber(0, _INT32_MAX),
     "mlas.use_lut_gemm": _FLAG,
     "optimization.disable_specified_optimizers": None,
     "optimization.enable_cast_chain_elimination": _FLAG,
@@ -87,15 +93,15 @@ CONFIG: Mapping[str, tuple[str, ...] | _WholeNumber | None] = {
     "session.disable_model_compile": _FLAG,
     "session.disable_prepacking": _FLAG,
     "session.disable_quant_qdq": _FLAG,
-    "session.dynamic_block_base": _WholeNumber(0, _INT32_MAX),
+    "session.dynamic_block_base": WholeNumber(0, _INT32_MAX),
     "session.enable_dq_matmulnbits_fusion": _FLAG,
     "session.enable_quant_qdq_cleanup": _FLAG,
     "session.force_spinning_stop": _FLAG,
     "session.inter_op.allow_spinning": _FLAG,
     "session.intra_op.allow_spinning": _FLAG,
-    "session.intra_op.spin_backoff_max": _WholeNumber(1, _INT32_MAX),
-    "session.intra_op.spin_duration_us": _WholeNumber(-1, _INT32_MAX),
-    "session.inter_op.spin_duration_us": _WholeNumber(-1, _INT32_MAX),
+    "session.intra_op.spin_backoff_max": WholeNumber(1, _INT32_MAX),
+    "session.intra_op.spin_duration_us": WholeNumber(-1, _INT32_MAX),
+    "session.inter_op.spin_duration_us": WholeNumber(-1, _INT32_MAX),
     "session.intra_op_thread_affinities": None,
     "session.load_model_format": ("ORT", "ONNX"),
     "session.model_external_initializers_file_folder_path": None,
@@ -182,6 +188,6 @@ def check_config(key: str, value: object) -> str:
     legal = CONFIG[key]
     if isinstance(legal, tuple) and text not in legal:
         raise invalid(f"session config {key} is {text!r}; expected one of {', '.join(legal)}")
-    if isinstance(legal, _WholeNumber) and not legal.admits(text):
+    if isinstance(legal, WholeNumber) and not legal.admits(text):
         raise invalid(f"session config {key} is {text!r}; expected {legal.describe()}")
     return text

@@ -1,14 +1,13 @@
-"""Owns the making of sessions from recipes, and the proof that a session is what was asked for.
+"""Owns the making of sessions from recipes.
 
-A session that quietly runs elsewhere than asked must never leave this module: one EP measured under the
-name of another is a wrong answer to every later question.
+A session that quietly runs elsewhere than asked must never leave this module; what shows where it runs is in
+:mod:`ort_stacktune.ort.placement`.
 """
 
 from __future__ import annotations
 
 import ctypes
 import gc
-import re
 import sys
 from collections import Counter
 from collections.abc import Mapping
@@ -16,19 +15,24 @@ from dataclasses import dataclass
 from typing import Any
 
 from ort_stacktune.failures import FailureKind, TuneFailure
+from ort_stacktune.ort.captured import CapturedSession, captures
+from ort_stacktune.ort.ep_caches import EpCache, EpCaches
+from ort_stacktune.ort.faults import failure_of
+from ort_stacktune.ort.faults import in_short as in_short
 from ort_stacktune.ort.graph import frozen_dims, with_fixed_shapes
 from ort_stacktune.ort.loader import onnxruntime
 from ort_stacktune.ort.model import ModelSource, external_locations
 from ort_stacktune.ort.options import ENUMS
+from ort_stacktune.ort.placement import Placement, placement, refuse_absent, refuse_other_use
+from ort_stacktune.ort.plugins import add_providers, register
 from ort_stacktune.ort.pool import SessionPool
-from ort_stacktune.ort.recipes import Provider, SessionRecipe
+from ort_stacktune.ort.provider_options import config_of
+from ort_stacktune.ort.provider_table import CPU as CPU
+from ort_stacktune.ort.recipes import SessionRecipe, variant
 
-CPU = "CPUExecutionProvider"
 FATAL_ONLY = 4
 
-_ORT_PREFIX = re.compile(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ")
-_FIRST_CHARACTERS = 120
-_LAST_CHARACTERS = 200
+_NO_FALLBACK = "session.disable_cpu_ep_fallback"
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +40,14 @@ class MadeSession:
     """A session and where its nodes went.
 
     Attributes:
-        session: The ``onnxruntime.InferenceSession``, or a pool of them.
+        session: The ``onnxruntime.InferenceSession``, or what stands for one or several of them.
         nodes: Execution provider -> number of nodes it runs; empty where this ORT doesn't tell.
+        files: Where its providers keep files of theirs, if anywhere.
     """
 
     session: Any
     nodes: Mapping[str, int]
+    files: EpCache | None = None
 
 
 def make_session(
@@ -51,6 +57,7 @@ def make_session(
     *,
     trial: bool,
     check_placement: bool = True,
+    caches: EpCaches | None = None,
 ) -> MadeSession:
     """Makes a session and checks that it runs where its recipe says.
 
@@ -60,7 +67,9 @@ def make_session(
         reference: The reference's recipe, for a recipe without providers of its own.
         trial: Whether it is made to be measured: its idle threads then stop spinning at the end of each
             run, since they would disturb the other side of the pair, and it logs nothing.
-        check_placement: False for the reference alone: wherever it runs is right by definition.
+        check_placement: False for the reference alone: wherever it runs is right by definition, and its
+            library may have failed to load on the user's own terms.
+        caches: Where providers may keep files; ``None`` for nowhere.
 
     Raises:
         TuneFailure: ``REJECTED`` where it can't be made or runs elsewhere than asked.
@@ -72,40 +81,87 @@ def make_session(
             "its model's file has changed since the recipe was made; make the recipe anew",
         )
     recipe = recipe.inheriting(reference)
-    sessions = [_made(recipe, source, trial) for _ in range(recipe.instances)]
-    nodes = node_counts(sessions[0])
+    register(recipe.ep_libraries)
+    files = _files(recipe, source, caches, trial) if check_placement else None
+    sessions = [_made(recipe, source, trial, files) for _ in range(recipe.instances)]
+    nodes = placement(sessions[0])
     if check_placement:
-        _check_placement(recipe, sessions[0], nodes)
+        refuse_absent(recipe, sessions[0].get_providers())
+        nodes = nodes or _full_use(recipe, source)
+        refuse_other_use(recipe, nodes)
+        if captures(recipe.provider_list):
+            # Not around the reference: what it captures is its user's to refill.
+            sessions = [CapturedSession(session, recipe, nodes) for session in sessions]
     if not trial:
         # It stays, so what only its making needed should not: several times the model with some versions.
         give_back_memory()
-    counts = {provider: sum(operators.values()) for provider, operators in nodes.items()}
-    return MadeSession(sessions[0] if len(sessions) == 1 else SessionPool(sessions), counts)
+    counts = {provider: operators.total() for provider, operators in nodes.items()}
+    return MadeSession(sessions[0] if len(sessions) == 1 else SessionPool(sessions), counts, files)
 
 
-def _made(recipe: SessionRecipe, source: ModelSource, trial: bool) -> Any:
+def _files(
+    recipe: SessionRecipe, source: ModelSource, caches: EpCaches | None, trial: bool
+) -> EpCache | None:
+    if caches is None:
+        return None
+    return (caches.for_trial if trial else caches.published)(recipe, source.digest())
+
+
+def _full_use(recipe: SessionRecipe, source: ModelSource) -> Placement:
+    """Shows by a session that may use one provider only that it runs every node; empty where it is the CPU.
+
+    Some builds record nothing for a provider that took the whole graph.
+
+    Raises:
+        TuneFailure: ``REJECTED`` where there can be no such session.
+    """
+    first = (*recipe.provider_list, (CPU, {}))[0]
+    if first[0] == CPU:
+        return {}
+    alone = variant(recipe, recipe.name, providers=[first], config={_NO_FALLBACK: "1"})
     try:
-        options = _session_options(recipe, trial)
+        _made(alone, source, trial=True)
+    except TuneFailure as failure:
+        raise TuneFailure(
+            FailureKind.REJECTED,
+            f"this ONNX Runtime does not tell which nodes {first[0]} runs, and it can't run all of them:"
+            f" {failure.message}",
+        ) from failure
+    facts = source.graph()
+    return {first[0]: Counter(facts.op_types if facts else {"node": 1})}
+
+
+def _made(recipe: SessionRecipe, source: ModelSource, trial: bool, files: EpCache | None = None) -> Any:
+    providers = (recipe.provider_list if files is None else files.providers) or ((CPU, {}),)
+    try:
+        options = session_options(recipe, trial)
+        model = _fix_shapes(recipe, source, options)
         return onnxruntime().InferenceSession(
-            _fix_shapes(recipe, source, options),
+            model,
             options,
-            providers=[(name, dict(given)) for name, given in recipe.provider_list] or [(CPU, {})],
+            providers=add_providers(options, providers),
             enable_fallback=0,
         )
     except TuneFailure:
         raise
     except Exception as error:
-        raise TuneFailure(
-            FailureKind.REJECTED, f"its session could not be made: {in_short(error)}"
-        ) from error
+        raise failure_of(error, "its session could not be made: ") from error
 
 
-def _session_options(recipe: SessionRecipe, trial: bool) -> Any:
+def session_options(recipe: SessionRecipe, trial: bool) -> Any:
+    """Returns new ``onnxruntime.SessionOptions`` as a recipe says, its shapes left out, and its providers.
+
+    Options of providers that read them from config entries are in.
+
+    Args:
+        recipe: What to make.
+        trial: As for :func:`make_session`.
+    """
     ort = onnxruntime()
     options = ort.SessionOptions()
     for name, value in recipe.session_options.items():
         setattr(options, name, getattr(getattr(ort, ENUMS[name]), value) if name in ENUMS else value)
-    config = dict(recipe.config)
+    config = {**recipe.config, **config_of(recipe.provider_list)}
     # A session of ours is only ever served after its placement was checked, so it has to be recorded.
     config["session.record_ep_graph_assignment_info"] = "1"
     if trial:
@@ -154,66 +210,6 @@ def _edited_bytes(source: ModelSource, shapes: Mapping[str, tuple[int, ...]]) ->
         )
     data: bytes = with_fixed_shapes(model, shapes).SerializeToString()
     return data
-
-
-def node_counts(session: Any) -> dict[str, Counter[str]]:
-    """Returns execution provider -> operator type -> nodes, empty where this ORT doesn't tell."""
-    ask = getattr(session, "get_provider_graph_assignment_info", None)
-    if ask is None:
-        return {}
-    counts: dict[str, Counter[str]] = {}
-    try:
-        assigned = ask()
-    except Exception:  # noqa: BLE001 - a build that records nothing says so in its own ways
-        return {}
-    for subgraph in assigned:
-        operators = counts.setdefault(subgraph.ep_name, Counter())
-        operators.update(node.op_type for node in subgraph.get_nodes())
-    return counts
-
-
-def _check_placement(recipe: SessionRecipe, session: Any, nodes: Mapping[str, Counter[str]]) -> None:
-    asked: tuple[Provider, ...] = recipe.provider_list
-    if not asked:
-        return
-    first = asked[0][0]
-    active = session.get_providers()
-    if first not in active:
-        raise TuneFailure(
-            FailureKind.REJECTED,
-            f"asked for {first} but the session runs on {', '.join(active)}; a library it needs did not load",
-        )
-    if not nodes:
-        if first != CPU:
-            raise TuneFailure(
-                FailureKind.REJECTED, f"this ONNX Runtime does not tell whether {first} runs any node"
-            )
-        return
-    if first not in nodes:
-        raise TuneFailure(FailureKind.REJECTED, f"{first} is active but runs none of the nodes")
-    allowed = {name for name, _ in asked}
-    strays = {provider: operators for provider, operators in nodes.items() if provider not in allowed}
-    if strays:
-        listed = "; ".join(
-            f"{provider} runs {', '.join(f'{op} x{n}' for op, n in operators.most_common(5))}"
-            for provider, operators in strays.items()
-        )
-        raise TuneFailure(
-            FailureKind.REJECTED,
-            f"{first} does not take every node: {listed}; list that provider too to accept partial use",
-        )
-
-
-def in_short(error: BaseException) -> str:
-    """Returns an error's class and what it says at its beginning and at its end, for a report.
-
-    Behind ONNX Runtime's own first line, an execution provider puts its reason last.
-    """
-    lines = [line.strip() for line in _ORT_PREFIX.sub("", str(error)).splitlines() if line.strip()]
-    text = "" if not lines else lines[0][:_FIRST_CHARACTERS]
-    if len(lines) > 1 or (lines and len(lines[0]) > _FIRST_CHARACTERS):
-        text += f" ... {lines[-1][-_LAST_CHARACTERS:]}"
-    return f"{type(error).__name__}: {text}".rstrip(": ")
 
 
 def give_back_memory() -> None:

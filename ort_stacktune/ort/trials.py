@@ -19,10 +19,15 @@ import numpy as np
 from ort_stacktune.failures import FailureKind, NotReproduced, ReferenceFailure, TuneFailure
 from ort_stacktune.machine import MemoryWatch
 from ort_stacktune.ort.callers import Caller, Feeds, Outputs
+from ort_stacktune.ort.completion import DeviceEvents, events_for
+from ort_stacktune.ort.devices import why_unreachable
+from ort_stacktune.ort.ep_caches import EpCaches
+from ort_stacktune.ort.faults import failure_of, in_short
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.recipes import SessionRecipe
 from ort_stacktune.ort.request import Request
-from ort_stacktune.ort.sessions import CPU, MadeSession, give_back_memory, in_short, make_session
+from ort_stacktune.ort.sessions import CPU, MadeSession, give_back_memory, make_session
+from ort_stacktune.ort.tensors import TrialMemory, before_exit, read_back
 from ort_stacktune.signature import feeds_of_other_shapes, further_draws
 from ort_stacktune.verify import compare
 from ort_stacktune.vocabulary import FirstCosts, Timing, Tolerance, Validation
@@ -61,6 +66,7 @@ class SessionTrials:
         concurrency: Callers at one time while a candidate is timed.
         zeros_are_safe: Whether a zero may be drawn for an integer input that holds ones alone.
         dims: Declared dimensions of the inputs, to find another shape of the same request.
+        ep_caches: Where execution providers may keep files; ``None`` for nowhere.
     """
 
     def __init__(
@@ -78,6 +84,7 @@ class SessionTrials:
         concurrency: int = 1,
         zeros_are_safe: bool = False,
         dims: Mapping[str, Sequence[int | str | None]] | None = None,
+        ep_caches: EpCaches | None = None,
     ) -> None:
         self._recipes = recipes
         self._reference = reference
@@ -91,8 +98,13 @@ class SessionTrials:
         self._concurrency = concurrency
         self._zeros_are_safe = zeros_are_safe
         self._dims = dims or {}
+        self._ep_caches = ep_caches
+        self._memory = TrialMemory(request.inputs_on_devices(), recipes[reference].provider_list)
+        self._live: Feeds | None = None
+        self._events: dict[int, DeviceEvents | TuneFailure] = {}
         self._callers: dict[tuple[int, bool], Caller] = {}
         self._as_served = False
+        self._touched: set[int] = set()
         self._costs: dict[int, FirstCosts] = {}
         self._other_shape: Feeds | None = None
         self._expected: list[tuple[Feeds, Outputs | None]] = []
@@ -124,12 +136,8 @@ class SessionTrials:
 
     def measure(self, candidate: int) -> int:
         """Returns ns of one completed run: inputs in, work done, outputs where the caller wants them."""
-        if self._timing is Timing.DEVICE:
-            raise TuneFailure(
-                FailureKind.UNAVAILABLE,
-                "Timing.DEVICE needs device events, which this execution provider does not offer;"
-                " use Timing.END_TO_END",
-            )
+        if isinstance(events := self._events_of(candidate), TuneFailure):
+            raise events
         caller = self._caller(candidate)
         prepared = self._feeds_to_time()
         feeds = prepared[self._round % len(prepared)]
@@ -157,10 +165,13 @@ class SessionTrials:
         """Closes a candidate's session."""
         open_ones = [key for key in self._callers if key[0] == candidate]
         for key in open_ones:
+            self._callers[key].close()
             # Not popped into a name: what is still held here can't be given back.
             del self._callers[key]
-        if open_ones:
-            self._last = None if self._last == candidate else self._last
+        self._last = None if self._last == candidate else self._last
+        if candidate in self._touched:
+            # Also where it failed before it was open: by then it may have taken all there was.
+            self._touched.discard(candidate)
             give_back_memory()
 
     def facts(self, candidate: int) -> Mapping[str, str]:
@@ -187,54 +198,106 @@ class SessionTrials:
         try:
             caller.time(self._other_shape, 1)
             return replace(costs, switch_ns=caller.time(live, 1))
-        except Exception:  # noqa: BLE001 - a shape nobody asked for may fail where the live one does not
+        except Exception as error:  # noqa: BLE001 - it may fail where the live shape does not
+            _raise_device_fault(error)
             return costs
 
     def close(self) -> None:
         """Closes every session of the trial and gives their memory back."""
-        if self._callers:
-            self._callers.clear()
-            self._expected.clear()
+        opened = bool(self._callers)
+        while self._callers:
+            # Not left in a name: what is still held here can't be given back.
+            self._callers.popitem()[1].close()
+        self._expected.clear()
+        self._memory.close()
+        if opened:
             give_back_memory()
 
     def _caller(self, index: int) -> Caller:
         caller = self._callers.get((index, self._as_served))
         if caller is None:
+            if not self._callers:
+                before_exit(self.close)
             caller = self._callers[index, self._as_served] = self._make_caller(index)
         return caller
 
     def _make_caller(self, index: int) -> Caller:
+        self._touched.add(index)
         feeds = self._feeds_to_time()[0]
         with MemoryWatch() as memory:
             started_ns = time.perf_counter_ns()
             made = self._make_session(index)
             created_ns = time.perf_counter_ns()
-            caller = Caller(made, self._recipes[index], self._request, self._concurrency)
+            caller = None
             try:
+                caller = self._open_caller(index, made)
                 caller.run(feeds)
             except Exception as error:
-                if index == self._reference:
-                    raise ReferenceFailure(
-                        FailureKind.REJECTED, f"the reference: {in_short(error)}"
-                    ) from error
-                raise TuneFailure(FailureKind.REJECTED, in_short(error)) from error
+                if caller is not None:
+                    caller.close()
+                if made.files is not None:
+                    made.files.discard()
+                raise self._failure_of(error, index) from error
             ran_ns = time.perf_counter_ns()
+        if made.files is not None:
+            made.files.publish()
         self._costs.setdefault(
             index, FirstCosts(created_ns - started_ns, ran_ns - created_ns, None, memory.most_added_bytes)
         )
         return caller
 
+    def _open_caller(self, index: int, made: MadeSession) -> Caller:
+        events = self._events_of(index)
+        return Caller(
+            made,
+            self._recipe(index),
+            self._request,
+            self._concurrency,
+            self._memory,
+            events if isinstance(events, DeviceEvents) else None,
+        )
+
+    def _recipe(self, index: int) -> SessionRecipe:
+        """Returns a recipe as its session is made here: with its providers, and on the events' stream."""
+        recipe = self._recipes[index].inheriting(self._recipes[self._reference])
+        events = self._events_of(index)
+        return events.on_stream(recipe) if isinstance(events, DeviceEvents) else recipe
+
+    def _events_of(self, index: int) -> DeviceEvents | TuneFailure | None:
+        """Returns the device's clock for a candidate, why it has none, or ``None`` for the host's clock."""
+        if self._timing is not Timing.DEVICE:
+            return None
+        found = self._events.get(index)
+        if found is None:
+            recipe = self._recipes[index].inheriting(self._recipes[self._reference])
+            try:
+                found = events_for(recipe, self._concurrency)
+            except TuneFailure as failure:
+                found = failure
+            self._events[index] = found
+        return found
+
+    def _refuse_what_can_not_reach(self, index: int) -> None:
+        """Refuses a candidate, before anything of it is made, that would compute from memory it can't read."""
+        reference = self._recipes[self._reference]
+        recipe = self._recipes[index].inheriting(reference)
+        reason = why_unreachable(self._request.memories(), recipe.provider_list, reference.provider_list)
+        if reason is not None:
+            raise TuneFailure(FailureKind.REJECTED, reason)
+
     def _make_session(self, index: int) -> MadeSession:
+        self._refuse_what_can_not_reach(index)
         try:
             return make_session(
-                self._recipes[index],
+                self._recipe(index),
                 self._model,
                 self._recipes[self._reference],
                 trial=not self._as_served,
                 check_placement=index != self._reference,
+                caches=self._ep_caches,
             )
         except TuneFailure as failure:
-            if index != self._reference:
+            if index != self._reference or failure.kind is FailureKind.DEVICE:
                 raise
             raise NotReproduced(
                 FailureKind.UNAVAILABLE,
@@ -243,13 +306,13 @@ class SessionTrials:
 
     def _expect(self, tolerance: Tolerance) -> None:
         """Runs the reference on everything that candidates will be held against."""
-        live = {name: array.copy() for name, array in self._request.feeds.items()}
+        live = self._live_feeds()
         self._feeds_to_time()
         caller = self._caller(self._reference)
         try:
             outputs = caller.run(live)
         except Exception as error:
-            raise ReferenceFailure(FailureKind.REJECTED, f"the reference: {in_short(error)}") from error
+            raise self._failure_of(error, self._reference) from error
         self._recognise_live_session(live, outputs, tolerance)
         expected: list[tuple[Feeds, Outputs | None]] = [(live, outputs)]
         for draw in further_draws(live, sorted(self._steering), zeros_are_safe=self._zeros_are_safe):
@@ -289,6 +352,7 @@ class SessionTrials:
             served = self._live_run(self._request.output_names, dict(live), None)
             compare(served, outputs, self._request.output_names, tolerance)
         except Exception as error:
+            _raise_device_fault(error)
             raise NotReproduced(
                 FailureKind.UNAVAILABLE,
                 "a session rebuilt from your options does not reproduce yours, so it can't stand in for it;"
@@ -333,9 +397,18 @@ class SessionTrials:
     def _feeds_to_time(self) -> list[Feeds]:
         """Prepared inputs to rotate: copies at other addresses, so that no side keeps one hot, and probes."""
         if not self._timed_feeds:
-            live = self._request.feeds
+            live = self._live_feeds()
             self._timed_feeds = [{name: array.copy() for name, array in live.items()} for _ in range(2)]
         return self._timed_feeds
+
+    def _live_feeds(self) -> Feeds:
+        """Returns the live inputs in host memory, copied or read back once."""
+        if self._live is None:
+            try:
+                self._live = read_back(self._request.feeds)
+            except Exception as error:
+                raise self._failure_of(error, self._reference) from error
+        return self._live
 
     def _settle(self, candidate: int) -> None:
         if self._last is None:
@@ -349,20 +422,35 @@ class SessionTrials:
 
     @contextmanager
     def _naming_failures(self) -> Iterator[None]:
-        """Turns an error of a trial run into a failure; on these providers its work is complete by then."""
+        """Turns an error of a trial run into a failure, which says whether its work is known to be over."""
         try:
             yield
         except TuneFailure:
             raise
         except Exception as error:
-            raise TuneFailure(FailureKind.REJECTED, in_short(error)) from error
+            raise failure_of(error) from error
+
+    def _failure_of(self, error: Exception, index: int) -> TuneFailure:
+        """Returns what an error of one session is, and says so where the reference is to blame."""
+        failure = failure_of(error)
+        if index != self._reference:
+            return failure
+        return ReferenceFailure(failure.kind, f"the reference: {failure.message}", failure.fault)
 
 
 def _outputs_or_none(caller: Caller, feeds: Feeds) -> Outputs | None:
     try:
         return caller.run(feeds)
-    except Exception:  # noqa: BLE001 - that it raises is the finding
+    except Exception as error:  # noqa: BLE001 - that it raises is the finding
+        _raise_device_fault(error)
         return None
+
+
+def _raise_device_fault(error: Exception) -> None:
+    """Raises an error after which nothing is known; from one of any other kind the trial may go on."""
+    failure = failure_of(error)
+    if failure.kind is FailureKind.DEVICE:
+        raise failure from error
 
 
 @contextmanager

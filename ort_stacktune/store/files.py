@@ -83,8 +83,29 @@ def write_record(path: Path, data: bytes) -> None:
     Raises:
         OSError: Where the file can't be written.
     """
+    temporary = stage(path, data)
+    try:
+        temporary.replace(path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            temporary.unlink()
+        raise
+    sync_directory(path.parent)
+
+
+def stage(path: Path, data: bytes, mode: int = 0o600) -> Path:
+    """Writes what is to replace a file beside it, safely on the disk, and returns where it lies.
+
+    Args:
+        path: The file that is to be replaced.
+        data: Its new content.
+        mode: Permissions of the new file, less what the process's umask takes away.
+
+    Raises:
+        OSError: Where it can't be written; nothing is left behind.
+    """
     temporary = path.with_name(f"{path.stem}.{os.getpid()}.{secrets.token_hex(8)}.tmp")
-    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_SURPRISES, 0o600)
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _NO_SURPRISES, mode)
     try:
         try:
             _write_all(descriptor, data)
@@ -92,12 +113,11 @@ def write_record(path: Path, data: bytes) -> None:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-        temporary.replace(path)
     except BaseException:
         with contextlib.suppress(OSError):
             temporary.unlink()
         raise
-    _sync_directory(path.parent)
+    return temporary
 
 
 def make_directory(path: Path) -> None:
@@ -110,6 +130,19 @@ def make_directory(path: Path) -> None:
     for each in reversed(missing):
         with contextlib.suppress(FileExistsError):
             each.mkdir(0o700)
+
+
+def sync_directory(path: Path) -> None:
+    """Makes what was renamed in a directory last, where its file system can promise that."""
+    if os.name != "posix":
+        return
+    # Some file systems refuse this; the record is whole and in place either way.
+    with contextlib.suppress(OSError):
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_SURPRISES)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
 
 
 def _read_trusted(path: Path, descriptor: int) -> bytes:
@@ -149,15 +182,3 @@ def _write_all(descriptor: int, data: bytes) -> None:
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(descriptor, rest) :]
-
-
-def _sync_directory(path: Path) -> None:
-    if os.name != "posix":
-        return
-    # Some file systems refuse this; the record is whole and in place either way.
-    with contextlib.suppress(OSError):
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | _NO_SURPRISES)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)

@@ -1,7 +1,6 @@
-"""Owns how a search's evidence reads: the table of its candidates and the sentence of its decision.
+"""Owns the evidence of one search as lines on a terminal, and the ledger that such lines are set in.
 
-Must never decide, measure or leave anything out: every candidate has its line, and a verdict is printed as
-it was written. Needs no ONNX Runtime.
+Must never assume a width: what does not fit beside the numbers stands below them.
 """
 
 from __future__ import annotations
@@ -9,19 +8,27 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from rich.cells import cell_len
 from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
 from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ort_stacktune.vocabulary import CandidateReport, Decision, DecisionSource, TuneReport
+from ort_stacktune.report.words import (
+    NOTHING,
+    duration,
+    failure_kind,
+    gain_interval,
+    printable,
+    reason,
+    speedup,
+)
+from ort_stacktune.vocabulary import CandidateReport, TuneReport
 
 _WIDE = 110
 """Columns from which the verdict stands beside the numbers; in narrower places it stands below them."""
 
 _HEADS = ("candidate", "speed-up", "time", "spread", "interval", "pairs", "verified")
-_NOTHING = "-"
-_TINY_GAIN = 0.1
 
 
 def report_table(report: TuneReport, reference: str = "reference") -> RenderableType:
@@ -76,13 +83,15 @@ class LedgerRow:
 
     Attributes:
         cells: Short texts, as many as there are heads.
-        remark: Longer text.
+        remark: Longer text; none where it is empty.
         bold: Whether it stands out.
+        dim: Whether it stands back.
     """
 
     cells: tuple[str, ...]
     remark: str
     bold: bool = False
+    dim: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,13 +111,14 @@ class Ledger:
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         """Yields what rich prints."""
-        lines = [self.heads, *(row.cells for row in self.rows)]
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        yield Text(_aligned(self.heads, widths), style="bold")
-        for row in self.rows:
-            style = "bold" if row.bold else ""
-            yield Text(_aligned(row.cells, widths), style=style)
-            yield Padding(Text(printable(row.remark), style=style), (0, 0, 0, 4))
+        lines = [[*map(printable, cells)] for cells in (self.heads, *(row.cells for row in self.rows))]
+        widths = [max(map(cell_len, column)) for column in zip(*lines, strict=True)]
+        yield Text(_aligned(lines[0], widths), style="bold")
+        for row, cells in zip(self.rows, lines[1:], strict=True):
+            style = "bold" if row.bold else "dim" if row.dim else ""
+            yield Text(_aligned(cells, widths), style=style)
+            if row.remark:
+                yield Padding(Text(printable(row.remark), style=style), (0, 0, 0, 4))
 
 
 def ordered(report: TuneReport, reference: str = "reference") -> list[CandidateReport]:
@@ -122,59 +132,6 @@ def ordered(report: TuneReport, reference: str = "reference") -> list[CandidateR
     return sorted(report.candidates, key=place)
 
 
-def decision_line(decision: Decision, report: TuneReport | None = None, *, age: str = "") -> str:
-    """Returns what was decided and how it is known, in one sentence.
-
-    Args:
-        decision: The decision.
-        report: The evidence behind it, where there is any.
-        age: For a choice from the disk, how old it is, such as ``5 min``.
-    """
-    if decision.source is DecisionSource.TUNED:
-        known = f"found in {seconds(report.elapsed_ns)}" if report is not None else "found just now"
-    elif decision.source is DecisionSource.DISK_CACHE:
-        checked = "" if decision.is_reference else " and validated again in this process"
-        known = f"from the disk cache, found {age or 'some time'} ago{checked}"
-    else:
-        known = f"source: {decision.source.value}"
-    if decision.ratio is None:
-        return f"{decision.name} serves, nothing was measured ({known})."
-    if decision.is_reference:
-        spent = report is not None and report.budget_exhausted
-        why = "the budget ended before a candidate had won" if spent else "no candidate won"
-        return f"{decision.name} stays: {why} ({known})."
-    checked = "its outputs agree" if decision.verified else "its outputs were NOT checked"
-    return f"{decision.name} wins: {speedup(decision.ratio)} as fast as the reference, {checked} ({known})."
-
-
-def speedup(ratio: float | None) -> str:
-    """Returns a ratio of times as a speed-up, such as ``1.25x`` for 0.8."""
-    if ratio is None:
-        return _NOTHING
-    gain = 1 / ratio
-    return f"{gain:.2f}x" if gain >= _TINY_GAIN else f"{gain:.2g}x"
-
-
-def seconds(elapsed_ns: int) -> str:
-    """Returns a duration of a search, in seconds."""
-    return f"{elapsed_ns / 1e9:.1f} s"
-
-
-def duration(elapsed_ns: int | None) -> str:
-    """Returns the duration of a run with three digits, such as ``1.58 ms``."""
-    if elapsed_ns is None:
-        return _NOTHING
-    for unit, size in (("s", 1e9), ("ms", 1e6), ("us", 1e3)):
-        if elapsed_ns >= size:
-            return f"{elapsed_ns / size:#.3g} {unit}".replace(". ", " ")
-    return f"{elapsed_ns} ns"
-
-
-def printable(text: str) -> str:
-    """Returns text in which nothing can steer a terminal: names come from models and files of others."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
-
-
 def _verdicts(report: TuneReport, reference: str) -> Iterator[tuple[CandidateReport, str]]:
     """Yields each candidate with why it won, lost or was left out, and where its nodes ran.
 
@@ -182,31 +139,32 @@ def _verdicts(report: TuneReport, reference: str) -> Iterator[tuple[CandidateRep
     """
     usual = next((each.facts.get("nodes") for each in report.candidates if each.name == reference), None)
     for candidate in ordered(report, reference):
-        parts = [candidate.note or candidate.verdict]
+        parts = [reason(candidate)]
         nodes = candidate.facts.get("nodes")
         if nodes is not None and (nodes != usual or candidate.name == reference):
             parts.append(f"nodes: {nodes}")
-        kind = "" if candidate.rejection is None else f"{candidate.rejection.value}: "
-        yield candidate, kind + "; ".join(parts)
+        kind = failure_kind(candidate)
+        yield candidate, (f"{kind}: " if kind else "") + "; ".join(parts)
 
 
 def _cells(candidate: CandidateReport) -> tuple[str, ...]:
-    interval, spread = candidate.interval, candidate.relative_mad
+    spread = candidate.relative_mad
     tried = candidate.samples or candidate.verified or candidate.rejection is not None
     return (
         candidate.name,
         speedup(candidate.ratio),
         duration(candidate.median_ns),
         # One pair has no spread; it would read as none at all.
-        _NOTHING if spread is None or candidate.samples < 2 else f"{spread:.2f}",
-        # The bounds change places: what is low as a ratio of times is high as a speed-up.
-        _NOTHING if interval is None else f"{1 / interval[1]:.2f}-{1 / interval[0]:.2f}",
-        str(candidate.samples) if candidate.samples else _NOTHING,
-        ("yes" if candidate.verified else "no") if tried else _NOTHING,
+        NOTHING if spread is None or candidate.samples < 2 else f"{spread:.2f}",
+        gain_interval(candidate.interval),
+        str(candidate.samples) if candidate.samples else NOTHING,
+        ("yes" if candidate.verified else "no") if tried else NOTHING,
     )
 
 
-def _aligned(cells: tuple[str, ...], widths: list[int]) -> str:
-    texts = map(printable, cells)
-    name, *numbers = zip(texts, widths, strict=True)
-    return "  ".join([name[0].ljust(name[1]), *(cell.rjust(width) for cell, width in numbers)])
+def _aligned(cells: Sequence[str], widths: Sequence[int]) -> str:
+    # Counted in columns of the terminal: some letters take two.
+    name, *numbers = [
+        (cell, " " * (width - cell_len(cell))) for cell, width in zip(cells, widths, strict=True)
+    ]
+    return "  ".join([name[0] + name[1], *(room + cell for cell, room in numbers)])
