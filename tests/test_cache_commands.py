@@ -297,10 +297,8 @@ def test_an_upgrade_is_compared_question_by_question(tmp_path: Path, run: Run) -
         if "[" in key
     }
     assert set(shown) == {"2x3", "3x3", "4x3", "5x3", "6x3"}
-    assert (
-        " ".join(shown["2x3"].split()) == "changed 2.00x -> 1.00x * 3.00 ms -> 3.00 ms 1.50 ms -> 3.00 ms *"
-    )
-    assert " ".join(shown["3x3"].split()) == "same 2.00x -> 2.00x 3.00 ms -> 6.00 ms * 1.50 ms -> 3.00 ms *"
+    assert " ".join(shown["2x3"].split()) == "changed 2.00x->1.00x * 3.00 ms->3.00 ms 1.50 ms->3.00 ms *"
+    assert " ".join(shown["3x3"].split()) == "same 2.00x->2.00x 3.00 ms->6.00 ms * 1.50 ms->3.00 ms *"
     assert shown["5x3"].startswith("gone")
     assert shown["6x3"].startswith("new")
     version = ort.__version__
@@ -312,6 +310,18 @@ def test_an_upgrade_is_compared_question_by_question(tmp_path: Path, run: Run) -
     assert out.endswith(
         "Of 6 questions: 1 same, 1 choice changed, 2 speed moved, 1 candidates changed, 1 appeared, 1 vanished.\n"
     )
+
+
+def test_what_changed_stays_on_one_line_of_a_narrow_terminal(
+    tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    put(tmp_path / "before", a_choice())
+    put(tmp_path / "after", a_choice(winner="reference", reference_ns=6_000_000))
+    status, out, _ = run("cache", "diff", tmp_path / "before", tmp_path / "after")
+    assert status == 1
+    assert out.splitlines()[0].endswith("selected")
+    assert out.splitlines()[1].rstrip().endswith("ms *")
 
 
 def test_the_same_choices_are_no_difference_in_a_directory_or_a_bundle(tmp_path: Path, run: Run) -> None:

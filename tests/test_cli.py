@@ -271,6 +271,19 @@ def test_a_mistake_ends_with_one_sentence_and_status_2(
     assert len([line for line in err.splitlines() if "error:" in line]) == 1
 
 
+@pytest.mark.skipif(not Path("/sys/kernel").is_dir(), reason="needs a directory that nobody can write to")
+def test_a_cache_that_cannot_be_written_to_is_found_before_the_search(
+    tmp_path: Path, model: Path, run: Run
+) -> None:
+    directory = Path("/sys/kernel")
+    if os.geteuid():
+        directory = tmp_path / "closed"
+        directory.mkdir(mode=0o500)
+    status, out, err = run("tune", model, "--dim", "N=1", "--cache", directory)
+    assert (status, out) == (2, "")
+    assert f"the cache directory {directory} can't be written to: " in err
+
+
 def test_a_file_that_is_no_model_ends_with_one_sentence(tmp_path: Path, run: Run) -> None:
     (tmp_path / "junk.onnx").write_text("this is no model")
     status, out, err = run("tune", tmp_path / "junk.onnx", "--json")

@@ -8,7 +8,7 @@ import pytest
 
 from ort_stacktune import FailureKind, StackPolicy, TuneFailure
 from ort_stacktune.prewarm.manifest import Manifest, ModelEntry, SignatureEntry, read_manifest
-from ort_stacktune.prewarm.shares import allotment, in_order
+from ort_stacktune.prewarm.shares import allotment, in_order, planned
 
 WHOLE = """\
 version: 1
@@ -180,3 +180,9 @@ def test_shares_taken_in_turn_never_exceed_the_budget() -> None:
         share = allotment(left, weights, 1000)
         left, taken, weights = left - share, taken + share, weights[1:]
     assert taken == pytest.approx(60.0)
+
+
+def test_what_each_gets_in_turn_is_planned_from_budget_and_weights() -> None:
+    assert planned(None, [5, 1], [30, 60]) == [30, 60]
+    assert planned(60, [5, 3, 1, 1], [1000] * 4) == pytest.approx([30, 18, 6, 6])
+    assert planned(60, [5, 3, 1, 1], [10] * 4) == [10] * 4

@@ -9,17 +9,21 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from faulty import Libraries, children, libraries
 from tuning import CPU, fast_twin, floats, one_thread, save
 
 import graphs
 from ort_stacktune import DecisionSource, Mode, StackPolicy, StackTuner, TunedSession
 from ort_stacktune.prewarm.turns import turn_to_measure
 from ort_stacktune.store import RecordStore
+
+__all__ = ["libraries"]
 
 POLICY = "{effort: quick, max_relative_mad: 10}"
 SIZES = (8, 16)
@@ -134,6 +138,38 @@ def test_when_the_budget_is_spent_the_rest_is_said_to_be_missing(tmp_path: Path)
     assert statuses(document)[-1] == "NOT_REACHED"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="the faults are Linux's")
+def test_plugins_that_crash_hang_or_hoard_cost_a_line_each_and_are_left_alone_the_next_time(
+    tmp_path: Path, libraries: Libraries, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Without it nobody knows what is behind a plugin, and nothing that depends on it reaches the disk.
+    monkeypatch.setenv("ORT_STACKTUNE_DRIVER_TAG", "none behind these")
+    path = manifest(tmp_path, sizes=(8,))
+    ways = ("aborts", "sleeps", "hoards")
+    plugins = [
+        f"      - {{name: {way}, providers: [{libraries.plugin(way).provider_list[0][0]}],"
+        f" ep_libraries: {{{way}: {libraries.path(way)}}}}}"
+        for way in ways
+    ]
+    limits = "limits: {create_s: 6, run_s: 6, memory_bytes: 900000000}"
+    text = path.read_text().replace("max_relative_mad: 10}", f"max_relative_mad: 10, {limits}}}")
+    # A candidate that hangs takes its time from the budget.
+    text = text.replace("effort: quick", "budget: 60")
+    path.write_text(text.replace("    signatures:", "\n".join([*plugins, "    signatures:"])))
+    status, document = prewarm(path)
+    outcome = document["outcomes"][0]
+    assert (status, outcome["status"], outcome["decision"]["name"]) == (0, "DECIDED", "fast")
+    faults = {each["name"]: each["fault"] for each in outcome["report"]["candidates"]}
+    assert [faults[way] for way in ways] == ["SIGNAL", "TIMEOUT", "MEMORY"]
+    assert not children()
+    loaded = {way: libraries.times_loaded(way) for way in ways}
+    for record in (tmp_path / "cache" / "v1").glob("*.json"):
+        record.unlink()
+    status, document = prewarm(path)
+    assert (status, document["outcomes"][0]["status"]) == (0, "DECIDED")
+    assert {way: libraries.times_loaded(way) for way in ways} == loaded
+
+
 def workers_of(pid: int) -> list[int]:
     """Returns the living processes that descend from one."""
     children = []
@@ -243,6 +279,50 @@ def test_eight_at_once_share_the_work_and_search_for_nothing_twice(tmp_path: Pat
     assert found.count("DECIDED") == len(SIZES)
     assert found.count("KNOWN") == 7 * len(SIZES)
     assert whole_records(tmp_path / "cache") == len(SIZES)
+
+
+def test_what_a_far_smaller_budget_left_undecided_is_searched_for_again(tmp_path: Path) -> None:
+    path = manifest(tmp_path, sizes=(8,))
+    _, document = prewarm(path)
+    store = RecordStore(tmp_path / "cache", warn=pytest.fail)
+    record = store.get(document["outcomes"][0]["decision"]["cache_key"])
+    assert record is not None
+    ended = replace(record.report, budget_exhausted=True)
+    for part, expected in ((1.0, "KNOWN"), (0.75, "KNOWN"), (0.1, "DECIDED")):
+        effort = {**record.effort, "budget_s": record.effort["budget_s"] * part}
+        store.put(replace(record, report=ended, effort=effort))
+        assert statuses(prewarm(path)[1]) == [expected]
+
+
+def test_what_cannot_be_kept_is_said_before_the_first_search(tmp_path: Path) -> None:
+    path = manifest(tmp_path, sizes=(8,))
+    (tmp_path / "mine.so").touch()
+    path.write_text(
+        path.read_text().replace(
+            "    signatures:",
+            "      - {name: mine, providers: [Mine, CPUExecutionProvider], ep_libraries: {Mine: mine.so}}\n"
+            "    signatures:",
+        )
+    )
+    done = subprocess.run(command(path, "--check"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert f"warning: {path}:5: slow.onnx: nothing is kept on disk: the driver behind Mine" in done.stderr
+    assert "set ORT_STACKTUNE_DRIVER_TAG" in done.stderr
+
+
+def test_the_summary_fits_a_narrow_terminal(tmp_path: Path) -> None:
+    path = manifest(tmp_path, sizes=(8,))
+    arguments = [each for each in command(path) if each != "--json"]
+    done = subprocess.run(
+        arguments, capture_output=True, text=True, check=False, env={**os.environ, "COLUMNS": "80"}
+    )
+    assert done.returncode == 0
+    lines = done.stdout.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[0].split() == ["model", "status", "speed-up", "rejected", "seconds"]
+    assert lines[1].split()[:2] == ["slow.onnx", "decided"]
+    assert lines[2].strip().startswith("fast for ")
+    assert lines[-1].startswith("1 decided in ")
 
 
 def test_one_process_measures_at_a_time() -> None:

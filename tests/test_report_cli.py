@@ -78,6 +78,7 @@ def test_a_model_that_is_not_stored_is_named_with_those_that_are(run: Run, cache
     status, _, err = run("--cache", cache, "--model", "nothing")
     assert status == 2
     assert "no stored choice is for the model 'nothing'; there are detector 64657465, segmenter" in err
+    assert "may also be named by the path of its file" in err
 
 
 def test_an_empty_cache_is_told_so(run: Run, tmp_path: Path) -> None:

@@ -214,6 +214,14 @@ def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     assert max(map(len, printed([record(candidates=[*ALL, long]), kept()], width).splitlines())) <= width
 
 
+def test_a_candidate_stays_on_one_line_of_a_narrow_terminal() -> None:
+    long = replace(LUCKY, name="openvino-fixed+threads-1+no-spinning")
+    lines = printed([record(candidates=[*ALL, long])], 80).splitlines()
+    head = next(number for number, line in enumerate(lines) if line.startswith("candidate "))
+    assert lines[head].endswith("one run")
+    assert lines[head + 1].startswith("openvino")
+
+
 def test_a_terminal_without_unicode_gets_ascii() -> None:
     text = printed([record()], encoding="ascii")
     assert "@" in text

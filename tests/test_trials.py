@@ -16,6 +16,7 @@ from tuning import CPU, floats, save
 
 import graphs
 from ort_stacktune import FailureKind, SessionRecipe, Timing, Tolerance, TuneFailure, Validation
+from ort_stacktune.ort.callers import Caller
 from ort_stacktune.ort.model import ModelSource
 from ort_stacktune.ort.request import OutputTarget, Request
 from ort_stacktune.ort.trials import SessionTrials
@@ -254,6 +255,25 @@ def test_short_runs_are_timed_in_a_loop_and_long_ones_one_by_one(
     trials = trials_of(tmp_path, model, graphs.mlp(), {"x": floats(2, 16)})
     trials.validate(REFERENCE, REFERENCE, Tolerance())
     assert (trials._loops > 1) is looped
+    trials.close()
+
+
+def test_the_best_of_several_timings_counts_where_runs_are_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed: list[int] = []
+    time_once = Caller.time
+
+    def noticed(self: Caller, feeds: Any, loops: int) -> int:
+        timed.append(time_once(self, feeds, loops))
+        return timed[-1]
+
+    trials = trials_of(tmp_path, graphs.mlp(), graphs.mlp(), {"x": floats(2, 16)})
+    trials.validate(REFERENCE, REFERENCE, Tolerance())
+    trials.measure(CANDIDATE)
+    monkeypatch.setattr(Caller, "time", noticed)
+    assert trials.measure(CANDIDATE) == min(timed)
+    assert 1 < len(timed) <= 8
     trials.close()
 
 

@@ -10,10 +10,6 @@ from graphs.twins.writing import Twin, Writer, pair, twin, vector, weight
 
 Matrix = npt.NDArray[np.float64]
 
-# Adding up to a few thousand products in another order.
-SINGLE = (1e-3, 2e-5)
-_FAR = {np.dtype(np.float32): np.finfo(np.float32).min, np.dtype(np.float16): np.finfo(np.float16).min}
-
 
 class Projections:
     """The weights of attention: one matrix and one bias for each of query, key, value and output."""
@@ -57,7 +53,7 @@ def written_weights(
     scores = to.op("Div", scores, to.constant(size**0.5))
     if causal:
         seen = to.constant(np.tril(np.ones((1, 1, causal, causal), np.bool_)), np.bool_)
-        scores = to.op("Where", seen, scores, to.constant(_FAR[to.dtype]))
+        scores = to.op("Where", seen, scores, to.constant(float(np.finfo(to.dtype).min)))
     return to.op("Softmax", scores, axis=-1)
 
 
@@ -103,7 +99,7 @@ def _self_attention(
     )
     weights.written(fused, 3, context, "y")
     dims = [batch, length, heads * size]
-    return twin(name, (unfused, fused), [unfused.tensor("x", dims)], [unfused.tensor("y", dims)], SINGLE)
+    return twin(name, (unfused, fused), [unfused.tensor("x", dims)], [unfused.tensor("y", dims)])
 
 
 def self_attention(
@@ -163,7 +159,7 @@ def cross_attention(
     weights.written(fused, 3, fused.contrib("MultiHeadAttention", *parts, num_heads=heads), "y")
     dims, other = [batch, length, heads * size], [batch, other_length, heads * size]
     inputs = [unfused.tensor("x", dims), unfused.tensor("other", other)]
-    return twin("cross_attention", (unfused, fused), inputs, [unfused.tensor("y", dims)], SINGLE)
+    return twin("cross_attention", (unfused, fused), inputs, [unfused.tensor("y", dims)])
 
 
 def head_by_head(
@@ -191,7 +187,7 @@ def head_by_head(
     weights.written(fused, 3, fused.contrib("MultiHeadAttention", *parts, num_heads=heads), "y")
     dims = [batch, length, heads * size]
     inputs, outputs = [unfused.tensor("x", dims)], [unfused.tensor("y", dims)]
-    return twin("head_by_head", (unfused, fused), inputs, outputs, SINGLE)
+    return twin("head_by_head", (unfused, fused), inputs, outputs)
 
 
 def grouped_query_attention(
@@ -206,13 +202,18 @@ def grouped_query_attention(
 ) -> Twin:
     """Causal attention in which heads share keys and values: these repeated, or GroupQueryAttention.
 
-    ``heads`` must be a multiple of ``groups``, the number of heads of key and value.
+    ``heads`` must be a multiple of ``groups``, the number of heads of key and value, and ``size`` one of 8.
 
     Inputs: ``x``, ``dtype`` [batch, length, heads * size].
     Outputs: ``y``, ``dtype`` [batch, length, heads * size].
+
+    Raises:
+        ValueError: ``heads`` is no multiple of ``groups``, or ``size`` none of 8.
     """
     if heads % groups:
         raise ValueError(f"{heads} heads can not share {groups} heads of keys: give a multiple of {groups}")
+    if size % 8:
+        raise ValueError(f"size is {size}, which GroupQueryAttention does not take: give a multiple of 8")
     weights = Projections(np.random.default_rng(seed), heads * size, groups * size)
     unfused, fused = pair(dtype, opset)
     shape = (batch, length, heads, size)
@@ -248,8 +249,6 @@ def grouped_query_attention(
         (unfused, fused),
         [unfused.tensor("x", dims)],
         [unfused.tensor("y", dims)],
-        SINGLE,
-        on_cpu=(np.float32, np.float16),
     )
 
 
@@ -267,6 +266,9 @@ def rotary_embedding(
     Inputs: ``x``, ``dtype`` [batch, heads, length, size], and ``position_ids``, int64 [batch, length],
     below ``positions``.
     Outputs: ``y``, ``dtype`` [batch, heads, length, size].
+
+    Raises:
+        ValueError: ``size`` is odd.
     """
     if size % 2:
         raise ValueError(f"size is {size}, and its halves are turned against each other: give an even one")
@@ -293,7 +295,5 @@ def rotary_embedding(
         (unfused, fused),
         [unfused.tensor("x", dims), unfused.tensor("position_ids", [batch, length], np.int64)],
         [unfused.tensor("y", dims)],
-        (1e-4, 1e-5),
-        on_cpu=(np.float32, np.float16),
         limits={"position_ids": positions},
     )

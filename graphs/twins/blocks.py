@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -48,9 +48,7 @@ def gelu(
     kind = "FastGelu" if tanh else "BiasGelu" if bias else "Gelu"
     fused.contrib(kind, "x", *([fused.constant(added)] if bias else []), out="y")
     shape = [1, rows, width]
-    return twin(
-        "gelu", (unfused, fused), [unfused.tensor("x", shape)], [unfused.tensor("y", shape)], (1e-4, 1e-5)
-    )
+    return twin("gelu", (unfused, fused), [unfused.tensor("x", shape)], [unfused.tensor("y", shape)])
 
 
 def matmul_activation(
@@ -75,7 +73,7 @@ def matmul_activation(
         "FusedGemm", "x", fused.constant(matrix), fused.constant(bias), out="y", activation=activation
     )
     inputs, outputs = [unfused.tensor("x", [rows, inner])], [unfused.tensor("y", [rows, columns])]
-    return twin("matmul_activation", (unfused, fused), inputs, outputs, (1e-4, 1e-5))
+    return twin("matmul_activation", (unfused, fused), inputs, outputs)
 
 
 def conv_block(
@@ -93,14 +91,19 @@ def conv_block(
 
     Inputs: ``x``, ``dtype`` [batch, channels, side, side]; ``kernel`` must be odd.
     Outputs: ``y``, ``dtype`` [batch, filters, side, side].
+
+    Raises:
+        ValueError: ``kernel`` is even.
     """
+    if kernel % 2 == 0:
+        raise ValueError(f"kernel is {kernel}, which has no middle: give an odd one")
     draw = np.random.default_rng(seed)
     shape = (filters, channels, kernel, kernel)
     matrix = draw.normal(0, (channels * kernel * kernel) ** -0.5, shape)
     scale, shift, mean = vector(draw, filters, 1.0), vector(draw, filters), vector(draw, filters)
     variance = draw.uniform(0.5, 2.0, filters)
     unfused, fused = pair(dtype, opset)
-    around = {"pads": [kernel // 2] * 4, "kernel_shape": [kernel, kernel]}
+    around: dict[str, Any] = {"pads": [kernel // 2] * 4, "kernel_shape": [kernel, kernel]}
     value = unfused.op("Conv", "x", unfused.constant(matrix), **around)
     statistics = [unfused.constant(value) for value in (scale, shift, mean, variance)]
     value = unfused.op("BatchNormalization", value, *statistics, epsilon=EPSILON)
@@ -112,7 +115,7 @@ def conv_block(
     fused.contrib("FusedConv", "x", folded, bias, out="y", activation=activation, **around)
     inputs = [unfused.tensor("x", [batch, channels, side, side])]
     outputs = [unfused.tensor("y", [batch, filters, side, side])]
-    return twin("conv_block", (unfused, fused), inputs, outputs, (1e-4, 1e-5))
+    return twin("conv_block", (unfused, fused), inputs, outputs)
 
 
 def embedding(
@@ -151,6 +154,5 @@ def embedding(
         (unfused, fused),
         inputs,
         [unfused.tensor("y", [batch, length, width])],
-        (1e-4, 1e-5),
         limits={"input_ids": words, "segment_ids": 2},
     )

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from graphs.building import OPSET
-from graphs.twins.attention import SINGLE, Projections, written_attention
+from graphs.twins.attention import Projections, written_attention
 from graphs.twins.blocks import written_gelu
 from graphs.twins.normal import EPSILON, written_layer_norm
 from graphs.twins.writing import Twin, Writer, pair, twin, vector, weight
@@ -48,7 +48,7 @@ def encoder_block(
     _fused(fused, weights, heads)
     dims = [batch, length, width]
     inputs, outputs = [unfused.tensor("x", dims)], [unfused.tensor("y", dims)]
-    return twin("encoder_block", (unfused, fused), inputs, outputs, SINGLE)
+    return twin("encoder_block", (unfused, fused), inputs, outputs)
 
 
 def _written(to: Writer, weights: _Weights, shape: tuple[int, int, int, int]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,7 +26,7 @@ Feeds = dict[str, Array]
 
 @dataclass(frozen=True, slots=True)
 class Twin:
-    """Two models of one function with the same inputs and outputs, for each seed the same weights.
+    """Two models of one function, with the same weights, inputs and outputs.
 
     Attributes:
         name: Name of the function.
@@ -35,7 +35,6 @@ class Twin:
         rtol: With ``atol``, how far the outputs of one may be from those of the other, and both from the
             ONNX reference evaluator's: ``|a - b| <= atol + rtol * |b|`` for inputs of amplitude 1.
         atol: See ``rtol``.
-        on_cpu: Whether ONNX Runtime's CPU provider implements the operators of ``fused`` for this dtype.
         limits: For each input of whole numbers, the smallest number that it may not hold; 0 is legal.
     """
 
@@ -44,8 +43,7 @@ class Twin:
     fused: onnx.ModelProto
     rtol: float
     atol: float
-    on_cpu: bool = True
-    limits: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    limits: Mapping[str, int] = field(default_factory=dict)
 
     def feeds(self, seed: int = 0, amplitude: float = 1.0) -> Feeds:
         """Draws one set of inputs: normal numbers times ``amplitude``, and legal whole numbers."""
@@ -81,7 +79,7 @@ class Writer:
         self._constants: list[onnx.TensorProto] = []
 
     def op(
-        self, kind: str, *inputs: str, out: str | Sequence[str] = "", domain: str = "", **attributes: object
+        self, kind: str, *inputs: str, out: str | Sequence[str] = "", domain: str = "", **attributes: Any
     ) -> str:
         """Adds a node and returns its first output's name, ``out`` where that is given."""
         names = [out] if isinstance(out, str) else list(out)
@@ -92,13 +90,11 @@ class Writer:
         self._nodes.append(node)
         return names[0]
 
-    def contrib(
-        self, kind: str, *inputs: str, out: str | Sequence[str] = "", **attributes: object
-    ) -> str:
+    def contrib(self, kind: str, *inputs: str, out: str | Sequence[str] = "", **attributes: Any) -> str:
         """Adds a node of one of ONNX Runtime's own operators."""
         return self.op(kind, *inputs, out=out, domain=CONTRIB, **attributes)
 
-    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike = None) -> str:
+    def constant(self, value: npt.ArrayLike, dtype: npt.DTypeLike | None = None) -> str:
         """Adds an initializer, of the writer's dtype unless another is given, and returns its name."""
         return self.stored(constant("", value, self.dtype if dtype is None else dtype))
 
@@ -124,7 +120,7 @@ class Writer:
         return self.op("Add", product, self.constant(bias), out=out)
 
     def tensor(
-        self, name: str, dims: Sequence[int], dtype: npt.DTypeLike = None
+        self, name: str, dims: Sequence[int], dtype: npt.DTypeLike | None = None
     ) -> onnx.ValueInfoProto:
         """Returns the declaration of an input or output, of the writer's dtype unless another is given."""
         return tensor(name, dims, self.dtype if dtype is None else dtype)
@@ -151,9 +147,8 @@ def twin(
     writers: tuple[Writer, Writer],
     inputs: Sequence[onnx.ValueInfoProto],
     outputs: Sequence[onnx.ValueInfoProto],
-    single: tuple[float, float],
-    half: tuple[float, float] = (2e-2, 2e-2),
-    on_cpu: Sequence[npt.DTypeLike] = (np.float32,),
+    single: tuple[float, float] = (1e-4, 1e-5),
+    half: tuple[float, float] = (1e-2, 1e-2),
     limits: Mapping[str, int] | None = None,
 ) -> Twin:
     """Returns the pair of what two writers, the unfused one first, have written.
@@ -165,7 +160,6 @@ def twin(
         outputs: Declarations of the outputs, the same for both.
         single: Relative and absolute tolerance in float32.
         half: The same in float16.
-        on_cpu: The dtypes for which ONNX Runtime's CPU provider implements the fused operators.
         limits: See :class:`Twin`.
     """
     unfused, fused = writers
@@ -176,8 +170,7 @@ def twin(
         fused.model(f"{name}_fused", inputs, outputs),
         rtol,
         atol,
-        any(unfused.dtype == np.dtype(dtype) for dtype in on_cpu),
-        MappingProxyType(dict(limits or {})),
+        dict(limits or {}),
     )
 
 

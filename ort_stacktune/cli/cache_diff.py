@@ -112,7 +112,7 @@ def _times(change: Change, which: str) -> str:
 
 
 def _arrow(before: str | None, after: str | None, moved: bool) -> str:
-    return f"{before or _NOTHING} -> {after or _NOTHING}{' *' if moved else ''}"
+    return f"{before or _NOTHING}->{after or _NOTHING}{' *' if moved else ''}"
 
 
 def _remarks(change: Change) -> list[str]:

@@ -20,9 +20,8 @@ from ort_stacktune.cli.arguments import cache_directory
 from ort_stacktune.cli.console import Output, complain, warnings_gathered
 from ort_stacktune.cli.running import load_onnxruntime
 from ort_stacktune.cli.store import prepared_directory
-from ort_stacktune.cli.tables import plain_table
 from ort_stacktune.failures import FailureKind
-from ort_stacktune.report import printable, speedup
+from ort_stacktune.report import Ledger, LedgerRow, printable, speedup
 from ort_stacktune.signature import describe_workload
 
 # What needs onnx is imported where it is used: it takes longer to load than most commands take to run.
@@ -34,6 +33,8 @@ _REDRAW_S = 0.5
 _TERMINATED = 143
 _INTERRUPTED = 130
 _REFERENCE_FAILED = 3
+_HEADS = ("model", "status", "speed-up", "rejected", "seconds")
+_NOTHING = "-"
 
 
 class _Terminated(KeyboardInterrupt):
@@ -72,6 +73,9 @@ def run(args: argparse.Namespace, output: Output) -> int:
     with _Display() as display, warnings_gathered() as warnings:
         campaign = Campaign(manifest, directory, watch=display.show, retry_failed=args.retry_failed)
         campaign.check()
+        # Now, not with the warnings at the end: a night is not to be spent on what nobody can keep.
+        for sentence in campaign.unstorable():
+            complain(sentence, "warning")
         if args.check:
             return _checked(output, args.manifest, campaign)
         prepared_directory(directory)
@@ -239,28 +243,9 @@ def _as_document(outcome: Outcome) -> dict[str, Any]:
 
 
 def _sum_up(output: Output, outcomes: Sequence[Outcome], total: int, elapsed_s: float) -> None:
-    rows = []
-    for outcome in sorted(outcomes, key=lambda outcome: outcome.task.number):
-        decision, report = outcome.decision, outcome.report
-        rejected = (
-            [c for c in report.candidates if c.rejection not in (None, FailureKind.UNAVAILABLE)]
-            if report
-            else []
-        )
-        rows.append(
-            (
-                outcome.task.model.path.name,
-                describe_workload(report.workload) if report else _title(outcome.task).partition(" ")[2],
-                outcome.status.value,
-                "" if decision is None else decision.name,
-                "" if decision is None or decision.ratio is None else speedup(decision.ratio),
-                str(len(rejected)) if rejected else "",
-                f"{outcome.seconds:.1f}",
-                outcome.note,
-            )
-        )
-    heads = ("model", "signature", "status", "choice", "speed-up", "rejected", "seconds", "note")
-    output.show(plain_table(heads, rows, right=("speed-up", "rejected", "seconds")), "")
+    if outcomes:
+        in_place = sorted(outcomes, key=lambda outcome: outcome.task.number)
+        output.show(Ledger(_HEADS, [_row(outcome) for outcome in in_place]), "")
     for line in _faults(outcomes):
         output.show_whole(line)
     counts = Counter(outcome.status.value for outcome in outcomes)
@@ -268,6 +253,30 @@ def _sum_up(output: Output, outcomes: Sequence[Outcome], total: int, elapsed_s: 
     if missing:
         counts["not reached"] += missing
     output.show(f"{', '.join(f'{n} {name}' for name, n in counts.items())} in {_clock(elapsed_s)}.")
+
+
+def _row(outcome: Outcome) -> LedgerRow:
+    decision, report = outcome.decision, outcome.report
+    what = describe_workload(report.workload) if report else _title(outcome.task).partition(" ")[2]
+    remarks = [what if decision is None else f"{decision.name} for {what}"]
+    if report and report.budget_exhausted:
+        remarks.append("the budget ended its search")
+    if outcome.note:
+        remarks.append(outcome.note)
+    rejected = sum(
+        candidate.rejection not in (None, FailureKind.UNAVAILABLE)
+        for candidate in (report.candidates if report else ())
+    )
+    return LedgerRow(
+        (
+            outcome.task.model.path.name,
+            outcome.status.value,
+            _NOTHING if decision is None or decision.ratio is None else speedup(decision.ratio),
+            str(rejected) if rejected else _NOTHING,
+            f"{outcome.seconds:.1f}",
+        ),
+        "; ".join(remarks),
+    )
 
 
 def _faults(outcomes: Sequence[Outcome]) -> Iterator[str]:

@@ -122,7 +122,10 @@ def _fits(wanted: str, name: str, digest: str) -> bool:
 def _unknown(wanted: str, operations: Iterable[str]) -> TuneFailure:
     known = sorted(map(words.model_text, operations))
     listed = ", ".join(known[:_MOST_NAMED]) + (", ..." if len(known) > _MOST_NAMED else "")
-    return invalid(f"no stored choice is for the model {wanted}; there are {listed or 'none'}")
+    return invalid(
+        f"no stored choice is for the model {wanted}; there are {listed or 'none'}; a model may also be named by"
+        " the path of its file"
+    )
 
 
 def _written(path: Path, view: ReportView) -> _Written:

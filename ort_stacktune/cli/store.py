@@ -5,6 +5,7 @@ Must never go on with a directory that can't be trusted: what is said about such
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ def prepared_directory(directory: Path) -> None:
     """Makes a cache directory where it is missing, so that a search is not spent in vain.
 
     Raises:
-        TuneFailure: ``INVALID_INPUT`` where it can't be made or can't be trusted.
+        TuneFailure: ``INVALID_INPUT`` where it can't be made, can't be trusted or can't be written to.
     """
     _check(directory)
     try:
@@ -32,6 +33,15 @@ def prepared_directory(directory: Path) -> None:
     except OSError as error:
         raise invalid(
             f"the cache directory {directory} can't be made: {error.strerror};"
+            " choose another with --cache DIR"
+        ) from error
+    try:
+        # Permissions do not tell of a read-only file system, or of one without room for a file.
+        with tempfile.TemporaryFile(dir=directory):
+            pass
+    except OSError as error:
+        raise invalid(
+            f"the cache directory {directory} can't be written to: {error.strerror};"
             " choose another with --cache DIR"
         ) from error
 

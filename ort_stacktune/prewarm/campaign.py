@@ -15,6 +15,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
+from ort_stacktune.environment import describe, runtime_environment
 from ort_stacktune.failures import FailureKind, TuneFailure, invalid
 from ort_stacktune.feeds import FeedRequest, make_feeds, read_npz
 from ort_stacktune.ort.graph import GraphFacts
@@ -23,7 +24,7 @@ from ort_stacktune.ort.recipes import SessionRecipe
 from ort_stacktune.ort.request import OutputTarget, Request
 from ort_stacktune.ort.sessions import CPU, make_session
 from ort_stacktune.prewarm.manifest import Manifest, ModelEntry, SignatureEntry, entries_of_traffic
-from ort_stacktune.prewarm.shares import Task, allotment, in_order
+from ort_stacktune.prewarm.shares import Task, allotment, in_order, planned
 from ort_stacktune.prewarm.turns import turn_to_measure
 from ort_stacktune.reference import REFERENCE, recipe_of_session
 from ort_stacktune.replay import feeds_for, request_for
@@ -37,6 +38,9 @@ _log = logging.getLogger("ort_stacktune")
 
 # Less than this does not even make a session and validate it.
 _LEAST_S = 0.5
+# A search that its budget ended is made again where the manifest plans at least this many times its seconds; a
+# plan is never kept to the second, and what one run of a manifest has decided must hold in the next.
+_WORTH_A_SECOND_SEARCH = 2.0
 
 
 class Status(Enum):
@@ -131,6 +135,10 @@ class Campaign:
         self._store = RecordStore(cache, warn=lambda _: None)
         recorded = (read_traffic(path, _log.warning) for path in manifest.traffic)
         self.tasks = in_order((*manifest.models, *entries_of_traffic(chain.from_iterable(recorded))))
+        weights = [task.signature.weight for task in self.tasks]
+        mosts_s = [self._most_s(task) for task in self.tasks]
+        shares_s = planned(manifest.budget_s, weights, mosts_s)
+        self._planned_s = {task.number: share_s for task, share_s in zip(self.tasks, shares_s, strict=True)}
 
     def check(self) -> None:
         """Forms every question once, so that a mistake is found before anything runs.
@@ -146,6 +154,19 @@ class Campaign:
                 where = f"{self._manifest.path}:{line}: " if line else ""
                 raise invalid(f"{where}{failure.message}") from failure
 
+    def unstorable(self) -> list[str]:
+        """Returns a sentence for each model whose choices, and faults, can't be kept on disk here."""
+        sentences: dict[int, str] = {}
+        for task in sorted(self.tasks, key=lambda task: task.number):
+            names = _providers_named(task.model)
+            if not runtime_environment(providers=names).persistent:
+                line = f":{task.model.line}" if task.model.line else ""
+                sentences.setdefault(
+                    id(task.model),
+                    f"{self._manifest.path}{line}: {task.model.path.name}: {_why_not_stored(names)}",
+                )
+        return list(sentences.values())
+
     def run(self) -> Iterator[Outcome]:
         """Decides every signature, the heaviest first, and yields each outcome when it is known."""
         started_s = self._clock_s()
@@ -155,11 +176,14 @@ class Campaign:
                 yield Outcome(task, Status.NOT_REACHED, note="the budget was spent")
                 continue
             weights = [later.signature.weight for later in self.tasks[number:]]
-            most_s = task.model.budget_s or self._manifest.policy.budget_s
+            most_s = self._most_s(task)
             turn = Turn(task, number, len(self.tasks), left_s, "")
             began_s = self._clock_s()
             outcome = self._one(turn, lambda left, w=weights, m=most_s: allotment(left, w, m), started_s)  # type: ignore[misc]
             yield replace(outcome, seconds=self._clock_s() - began_s)
+
+    def _most_s(self, task: Task) -> float:
+        return task.model.budget_s or self._manifest.policy.budget_s
 
     def _left_s(self, started_s: float) -> float | None:
         budget_s = self._manifest.budget_s
@@ -196,6 +220,9 @@ class Campaign:
         record = self._store.get(decision.cache_key)
         if record is None or not policy.is_met_by(record.effort, budget_exhausted=False):
             return None
+        enough_s = record.effort.get("budget_s", 0.0) * _WORTH_A_SECOND_SEARCH
+        if record.report.budget_exhausted and self._planned_s[task.number] >= enough_s:
+            return None
         return Outcome(task, Status.KNOWN, decision, record.report)
 
     def _searched(self, turn: Turn, question: Question, budget_s: float) -> Outcome:
@@ -214,8 +241,9 @@ class Campaign:
             return Outcome(task, Status.UNTUNABLE, decision, report, note or decision.source.value)
         record = self._store.get(decision.cache_key)
         if record is None or record.report != report:
-            note = "the cache could not be written, or this environment can't be identified"
-            return Outcome(task, Status.NOT_STORED, decision, report, note)
+            return Outcome(
+                task, Status.NOT_STORED, decision, report, _why_not_stored(_providers_named(task.model))
+            )
         return Outcome(task, Status.DECIDED, decision, report)
 
 
@@ -265,6 +293,18 @@ class Question:
         )
         request = _request(task.signature, facts) if recorded is None else _recorded_request(recorded, facts)
         return cls(lane, request)
+
+
+def _providers_named(model: ModelEntry) -> list[str]:
+    """Returns the execution providers that an entry names; what is generated besides has none to add."""
+    given = {name for name, _ in model.providers}
+    given.update(name for recipe in model.candidates or () for name, _ in recipe.provider_list)
+    return sorted(given)
+
+
+def _why_not_stored(providers: list[str]) -> str:
+    _, _, gaps = describe(providers=providers)["choices can be stored"].partition("no: ")
+    return f"nothing is kept on disk: {gaps}" if gaps else "the choice could not be written to the cache"
 
 
 def _request(entry: SignatureEntry, facts: GraphFacts) -> Request:

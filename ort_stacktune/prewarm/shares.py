@@ -33,6 +33,22 @@ def in_order(models: Iterable[ModelEntry]) -> list[Task]:
     return sorted(tasks, key=lambda task: (-task.signature.weight, task.number))
 
 
+def planned(budget_s: float | None, weights: Sequence[float], mosts_s: Sequence[float]) -> list[float]:
+    """Returns the seconds that each of several signatures gets in turn if all use up what they get.
+
+    Args:
+        budget_s: Seconds for all of them; ``None`` for no limit.
+        weights: Their weights, in the order of their turns.
+        mosts_s: Most seconds for each.
+    """
+    shares_s = []
+    for number, most_s in enumerate(mosts_s):
+        share_s = allotment(budget_s, weights[number:], most_s)
+        budget_s = None if budget_s is None else budget_s - share_s
+        shares_s.append(share_s)
+    return shares_s
+
+
 def allotment(left_s: float | None, weights: Sequence[float], most_s: float) -> float:
     """Returns the seconds that the first of several signatures may take.
 

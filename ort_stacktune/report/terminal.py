@@ -18,7 +18,7 @@ from ort_stacktune.report.table import Ledger, LedgerRow
 from ort_stacktune.report.view import CandidateView, Overview, ReportView, SignatureView, Standing
 
 _LONGEST_NAME = 30
-_STRIP = range(24, 57)
+_STRIP = range(14, 57)
 _BESIDE_A_STRIP = 42
 
 
@@ -78,7 +78,8 @@ def _signature(signature: SignatureView, options: ConsoleOptions) -> Iterator[Te
     yield Text(words.printable(f"{verdict_sentence(signature)}  (record {signature.id})"))
     if costs := _costs(signature):
         yield Text(words.printable(costs))
-    names = [words.shortened(each.evidence.name, _LONGEST_NAME) for each in signature.tried]
+    longest = min(max(options.max_width - _BESIDE_A_STRIP - _STRIP[0], 1), _LONGEST_NAME)
+    names = [words.shortened(each.evidence.name, longest) for each in signature.tried]
     room = options.max_width - max(map(len, names), default=0) - _BESIDE_A_STRIP
     width = min(max(room, _STRIP[0]), _STRIP[-1])
     least = 1.0 if signature.strictness is None else signature.strictness.min_speedup
