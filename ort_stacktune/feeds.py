@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -51,6 +51,7 @@ class FeedRequest:
         fills: Input -> one of :data:`FILLS`, or a number as text.
         arrays: Input -> array to feed as it is; whatever else is said of that input does not count.
         seed: Seed of the random fills.
+        written: Where the user says it: as options of a command, or in a manifest.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -58,6 +59,7 @@ class FeedRequest:
     fills: Mapping[str, str] = field(default_factory=dict)
     arrays: Mapping[str, Array] = field(default_factory=dict)
     seed: int = 0
+    written: Literal["options", "manifest"] = "options"
 
 
 def make_feeds(
@@ -85,7 +87,7 @@ def make_feeds(
     left = [fact for fact in inputs if fact.name not in request.arrays and not _optional(fact)]
     _check_types(left)
     sizes = {**_shown_sizes(feedable, request), **request.dims}
-    gaps = _Gaps()
+    gaps = _Gaps(request.written)
     shapes: dict[str, tuple[int, ...]] = {}
     for fact in left:
         shape = _shape(fact, request, sizes, gaps)
@@ -135,7 +137,8 @@ def shape_text(dims: Dims) -> str:
 class _Gaps:
     """Gathers what is missing, to be said in one sentence."""
 
-    def __init__(self) -> None:
+    def __init__(self, written: Literal["options", "manifest"]) -> None:
+        self._in_manifest = written == "manifest"
         self._problems: dict[str, list[str]] = {}
         self._options: dict[str, None] = {}
         self._shapes: list[str] = []
@@ -143,7 +146,7 @@ class _Gaps:
     def rank(self, fact: InputFact) -> None:
         """Takes an input whose number of dimensions is unknown."""
         self._add(fact, "is of undeclared rank")
-        self._shapes.append(f"--shape {fact.name}=?x?...")
+        self._shapes.append(self._entry("shapes", fact.name, "[?, ?, ...]", "?x?..."))
 
     def dims(self, fact: InputFact, dims: Dims) -> None:
         """Takes the dimensions of an input, of which those that are no size are missing."""
@@ -160,14 +163,15 @@ class _Gaps:
             text = f"{'an ' if noun == 'dimension' else ''}unnamed free {noun} {where}"
         self._add(fact, f"has {text}")
         if unnamed:
-            self._shapes.append(f"--shape {fact.name}={shape_text(dims)}")
+            sizes = ", ".join(str(dim) if isinstance(dim, int) else "?" for dim in dims)
+            self._shapes.append(self._entry("shapes", fact.name, f"[{sizes}]", shape_text(dims)))
         else:
-            self._options.update(dict.fromkeys(f"--dim {name}=SIZE" for name in named))
+            self._options.update(dict.fromkeys(self._entry("dims", name, "SIZE", "SIZE") for name in named))
 
     def value(self, fact: InputFact) -> None:
         """Takes an input whose values mean something."""
         self._add(fact, f"takes {_dtype(fact).name} values, which can't be guessed")
-        self._options[f"--fill {fact.name}=VALUE"] = None
+        self._options[self._entry("fill", fact.name, "VALUE", "VALUE")] = None
 
     def raise_if_any(self) -> None:
         """Raises the failure that names all of it, if there is anything."""
@@ -176,7 +180,15 @@ class _Gaps:
         problems = "; ".join(f"input {name!r} {' and '.join(told)}" for name, told in self._problems.items())
         remedies = " ".join([*self._options, *self._shapes])
         hint = " (a size for each ?)" if self._shapes else ""
+        if self._in_manifest:
+            raise invalid(f"{problems}: add {remedies}{hint}, or inputs: FILE.npz")
         raise invalid(f"{problems}: pass {remedies}{hint}, or --inputs FILE.npz")
+
+    def _entry(self, field: str, name: str, in_manifest: str, as_option: str) -> str:
+        """Returns how a user says something about an input or a dimension."""
+        if self._in_manifest:
+            return f"{field}: {{{name}: {in_manifest}}}"
+        return f"--{field.removesuffix('s')} {name}={as_option}"
 
     def _add(self, fact: InputFact, problem: str) -> None:
         self._problems.setdefault(fact.name, []).append(problem)

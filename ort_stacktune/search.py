@@ -541,7 +541,7 @@ class Search:
                 samples=len(self._reference_times),
                 ratio=1.0,
                 verified=self._reference_verified,
-                note="" if winner is not None else "kept: no candidate passed",
+                note="" if winner is not None else "kept: no candidate was proven faster",
                 median_ns=middle(self._reference_times),
                 verdict="reference",
             )

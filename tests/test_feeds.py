@@ -37,6 +37,14 @@ def test_all_that_is_missing_is_asked_for_at_once_and_by_name() -> None:
     )
 
 
+def test_what_is_missing_in_a_manifest_is_asked_for_as_manifests_say_it() -> None:
+    assert refused([IMAGE, RATE], written="manifest").endswith(
+        ": add fill: {sr: VALUE} shapes: {x: [?, 3, ?, ?]} (a size for each ?), or inputs: FILE.npz"
+    )
+    inputs = [fact("a", dims=("n", 4))]
+    assert "add dims: {n: SIZE}, or inputs: FILE.npz" in refused(inputs, written="manifest")
+
+
 def test_named_dimensions_are_asked_for_once_however_many_inputs_have_them() -> None:
     inputs = [fact("a", dims=("n", 4)), fact("b", "int32", ("n", "k"))]
     assert refused(inputs) == (

@@ -242,10 +242,30 @@ def test_when_the_reference_dies_beside_a_candidate_it_goes_on_without_that_cand
         pid = trials.process_id
         assert pid is not None
         # It dies while nobody asks it for anything; the reference is the next to be asked.
-        os.kill(pid, signal.SIGKILL)
+        os.kill(pid, signal.SIGSEGV)
         assert is_gone_soon(pid)
         assert trials.measure(0) > 0
         assert trials.validate(0, 2, Tolerance()) is Validation.PASSED
+        with raising(FailureKind.REJECTED, "SIGSEGV"):
+            trials.measure(1)
+
+
+def test_a_process_that_somebody_killed_is_replaced_and_no_candidate_is_blamed_unless_it_goes_on(
+    tmp_path: Path,
+) -> None:
+    with isolated(tmp_path, graphs.mlp(), request_of({"x": floats(2, 16)}, "y"), [recipe("same")]) as trials:
+        trials.validate(0, 0, Tolerance())
+        trials.validate(0, 1, Tolerance())
+        for _ in range(2):
+            pid = trials.process_id
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            assert is_gone_soon(pid)
+            assert trials.measure(1) > 0
+        pid = trials.process_id
+        assert pid is not None
+        os.kill(pid, signal.SIGKILL)
+        assert is_gone_soon(pid)
         with raising(FailureKind.REJECTED, "SIGKILL"):
             trials.measure(1)
 

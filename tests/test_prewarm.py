@@ -20,6 +20,7 @@ from tuning import CPU, fast_twin, floats, one_thread, save
 
 import graphs
 from ort_stacktune import DecisionSource, Mode, StackPolicy, StackTuner, TunedSession
+from ort_stacktune.failures import FailureKind, Fault
 from ort_stacktune.prewarm.turns import turn_to_measure
 from ort_stacktune.store import RecordStore
 
@@ -292,6 +293,35 @@ def test_what_a_far_smaller_budget_left_undecided_is_searched_for_again(tmp_path
         effort = {**record.effort, "budget_s": record.effort["budget_s"] * part}
         store.put(replace(record, report=ended, effort=effort))
         assert statuses(prewarm(path)[1]) == [expected]
+
+
+def test_a_retry_searches_again_where_a_candidate_had_crashed_though_there_is_a_choice(
+    tmp_path: Path,
+) -> None:
+    path = manifest(tmp_path, sizes=(8,))
+    _, document = prewarm(path)
+    store = RecordStore(tmp_path / "cache", warn=pytest.fail)
+    record = store.get(document["outcomes"][0]["decision"]["cache_key"])
+    assert record is not None
+    first, *others = record.report.candidates
+    crashed = replace(
+        first, name="crashes", verified=False, fault=Fault.SIGNAL, rejection=FailureKind.REJECTED
+    )
+    store.put(replace(record, report=replace(record.report, candidates=(first, *others, crashed))))
+    assert statuses(prewarm(path)[1]) == ["KNOWN"]
+    assert statuses(prewarm(path, "--retry-failed")[1]) == ["DECIDED"]
+    assert statuses(prewarm(path, "--retry-failed")[1]) == ["KNOWN"]
+
+
+def test_traffic_without_a_call_is_a_mistake(tmp_path: Path) -> None:
+    (tmp_path / "traffic" / "v1").mkdir(parents=True)
+    path = tmp_path / "manifest.yaml"
+    path.write_text("version: 1\ntraffic: [traffic]\n")
+    status, document = prewarm(path)
+    assert status == 2
+    assert document["error"]["message"].endswith(
+        "the recorded traffic holds no call that can be tuned; there is nothing to decide"
+    )
 
 
 def test_what_cannot_be_kept_is_said_before_the_first_search(tmp_path: Path) -> None:

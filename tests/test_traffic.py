@@ -402,16 +402,18 @@ def test_a_place_without_traffic_is_a_clear_failure(
         read_traffic(tmp_path / "traffic")
 
 
-@pytest.mark.parametrize("spoil", ["file", "open to others"])
+@pytest.mark.parametrize("spoil", ["file", "open to others", "no file system for files"])
 def test_a_place_that_can_not_be_written_costs_one_warning_and_no_call(
     spoil: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     place = tmp_path / "traffic"
     if spoil == "file":
         place.write_text("x")
-    else:
+    elif spoil == "open to others":
         place.mkdir()
         place.chmod(0o777)
+    else:
+        place = Path("/proc/traffic")
     recorder = TrafficRecorder(place, sample_count=2, interval_s=3600.0)
     path = save(graphs.mlp(), tmp_path / "model.onnx")
     session = TunedSession(path, one_thread(), providers=CPU, record=recorder)

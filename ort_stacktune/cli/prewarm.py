@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
+from rich.table import Column
 
 from ort_stacktune.cli.arguments import cache_directory
 from ort_stacktune.cli.console import Output, complain, warnings_gathered
@@ -149,16 +150,22 @@ class _Display:
         self._live = sys.stderr.isatty()
         self._drawn_s = 0.0
         self._progress = Progress(
-            BarColumn(20),
+            BarColumn(10),
             TextColumn("{task.completed:.0f}/{task.total:.0f}"),
-            TextColumn("{task.description}", markup=False),
+            TextColumn("{task.fields[left]}"),
+            TextColumn(
+                "{task.description}",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            expand=True,
             console=Console(file=sys.stderr, markup=False, emoji=False, highlight=False),
             auto_refresh=False,
             transient=True,
             redirect_stdout=False,
             redirect_stderr=False,
         )
-        self._bar = self._progress.add_task("", total=1)
+        self._bar = self._progress.add_task("", total=1, left="")
 
     def __enter__(self) -> _Display:
         if self._live:
@@ -176,7 +183,11 @@ class _Display:
             return
         self._drawn_s = now_s
         self._progress.update(
-            self._bar, completed=turn.number, total=turn.total, description=printable(_in_words(turn))
+            self._bar,
+            completed=turn.number,
+            total=turn.total,
+            left="" if turn.left_s is None else f"{_clock(turn.left_s)} left",
+            description=printable(_in_words(turn)),
         )
         self._progress.refresh()
 
@@ -197,10 +208,9 @@ def _in_words(turn: Turn) -> str:
     if turn.search is None:
         parts.append(turn.doing)
     else:
-        parts.append(f"trying {turn.search.trying}")
+        # The best comes first: on a narrow terminal the end is cut off.
         parts.append(f"best so far: {turn.search.best} {speedup(turn.search.ratio)}")
-    if turn.left_s is not None:
-        parts.append(f"{_clock(turn.left_s)} left")
+        parts.append(f"trying {turn.search.trying}")
     return ", ".join(parts)
 
 

@@ -131,6 +131,9 @@ class WorkerLost(Exception):
         note: How, in words, beginning with "its process".
         phase: What it was at.
         candidate: Position of the candidate it was at it with.
+
+    Attributes:
+        may_be_from_outside: Whether it ended as another process would end it.
     """
 
     def __init__(self, fault: Fault, note: str, phase: Phase, candidate: int) -> None:
@@ -139,6 +142,7 @@ class WorkerLost(Exception):
         self.note = note
         self.phase = phase
         self.candidate = candidate
+        self.may_be_from_outside = False
 
 
 class WorkerProcess:
@@ -323,7 +327,10 @@ class WorkerProcess:
             fault, how = Fault.MEMORY, "was killed by the system, which had run out of memory,"
         else:
             fault, how = Fault.SIGNAL, f"died by {_signal_name(-status)}"
-        return self._lost(fault, how, sight)
+        lost = self._lost(fault, how, sight)
+        # A fault in native code never ends a process that way, so that somebody else may have done it.
+        lost.may_be_from_outside = status == -signal.SIGKILL and fault is Fault.SIGNAL
+        return lost
 
     def _ended_for(self, fault: Fault, how: str) -> WorkerLost:
         """Ends it and returns why."""

@@ -36,6 +36,9 @@ _log = logging.getLogger("ort_stacktune")
 _RESERVE_BYTES = 256 << 20
 _RESERVE_SHARE = 10
 
+# A process that is killed again and again is not killed by chance.
+_KILLS_FORGIVEN = 2
+
 
 class TrialsCancelled(ReferenceFailure):
     """The trials were cancelled from another thread; nothing is to be concluded from it."""
@@ -111,6 +114,7 @@ class IsolatedTrials:
         self._worker: WorkerProcess | None = None
         self._lock = threading.Lock()
         self._cancelled = False
+        self._kills_forgiven = 0
         self._round = 0
         self._as_served = False
         self._allowance = Allowance(self._limits.create_s, self._limits.run_s)
@@ -167,6 +171,8 @@ class IsolatedTrials:
             self._worker.call(Call.RELEASE, candidate, self._allowance)
         except WorkerLost as lost:
             self._forget_worker()
+            if lost.may_be_from_outside:
+                return
             self._condemned[candidate] = _rejected(lost.note, lost.fault)
             _log.warning("%s: %s", self._trials.recipes[candidate].name, lost.note)
 
@@ -245,6 +251,10 @@ class IsolatedTrials:
         """
         if self._cancelled or is_ending():
             raise _cancelled()
+        if lost.may_be_from_outside and self._kills_forgiven < _KILLS_FORGIVEN:
+            # Whoever cleans up a machine kills what does not belong to it; that is no candidate's doing.
+            self._kills_forgiven += 1
+            return
         if lost.phase is Phase.START:
             raise ReferenceFailure(
                 FailureKind.UNAVAILABLE, f"no process for trials could be started: {lost.note}", lost.fault

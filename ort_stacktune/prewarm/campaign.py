@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import chain
@@ -29,7 +30,7 @@ from ort_stacktune.prewarm.turns import turn_to_measure
 from ort_stacktune.reference import REFERENCE, recipe_of_session
 from ort_stacktune.replay import feeds_for, request_for
 from ort_stacktune.serving import Lane, ModelIdentity
-from ort_stacktune.store import RecordStore
+from ort_stacktune.store import Record, RecordStore
 from ort_stacktune.traffic import TrafficEntry, read_traffic
 from ort_stacktune.tuner import StackTuner
 from ort_stacktune.vocabulary import Decision, DecisionSource, Mode, Progress, TuneReport
@@ -114,7 +115,8 @@ class Campaign:
         manifest: What is asked for; models of recorded traffic among its models.
         cache: Directory of the choices.
         watch: Told what is being done.
-        retry_failed: Whether candidates that crashed or hung earlier are tried again.
+        retry_failed: Whether candidates that crashed or hung earlier are tried again, in signatures that have a
+            choice too.
         clock_s: Monotonic clock in seconds. For tests.
     """
 
@@ -132,6 +134,7 @@ class Campaign:
         self._watch = watch
         self._retry_failed = retry_failed
         self._clock_s = clock_s
+        self._made_s = time.time()
         self._store = RecordStore(cache, warn=lambda _: None)
         recorded = (read_traffic(path, _log.warning) for path in manifest.traffic)
         self.tasks = in_order((*manifest.models, *entries_of_traffic(chain.from_iterable(recorded))))
@@ -144,8 +147,13 @@ class Campaign:
         """Forms every question once, so that a mistake is found before anything runs.
 
         Raises:
-            TuneFailure: ``INVALID_INPUT`` that names the line of the manifest.
+            TuneFailure: ``INVALID_INPUT`` that names the line of the manifest, or that there is nothing to decide.
         """
+        if not self.tasks:
+            raise invalid(
+                f"{self._manifest.path}: the recorded traffic holds no call that can be tuned; there is nothing to"
+                " decide"
+            )
         for task in sorted(self.tasks, key=lambda task: task.number):
             try:
                 Question.of(task)
@@ -206,7 +214,7 @@ class Campaign:
                 if (known := self._known(task, question)) is not None:
                     return known
                 left_s = self._left_s(started_s)
-                return self._searched(replace(turn, left_s=left_s), question, share(left_s))
+                return self._searched(turn, question, share(left_s), started_s)
         except TuneFailure as failure:
             status = Status.UNTUNABLE if failure.kind is FailureKind.INVALID_INPUT else Status.FAILED
             return Outcome(task, status, note=failure.message)
@@ -223,23 +231,58 @@ class Campaign:
         enough_s = record.effort.get("budget_s", 0.0) * _WORTH_A_SECOND_SEARCH
         if record.report.budget_exhausted and self._planned_s[task.number] >= enough_s:
             return None
+        if self._is_to_be_retried(record):
+            return None
         return Outcome(task, Status.KNOWN, decision, record.report)
 
-    def _searched(self, turn: Turn, question: Question, budget_s: float) -> Outcome:
+    def _is_to_be_retried(self, record: Record) -> bool:
+        # One that is newer than this campaign was made with the retry, here or by a process beside this one.
+        return (
+            self._retry_failed
+            and record.created_s < self._made_s
+            and any(candidate.fault is not None for candidate in record.report.candidates)
+        )
+
+    @contextmanager
+    def _set_aside_for_a_retry(self, question: Question) -> Iterator[None]:
+        """Takes away a choice that would be served in the place of a search, and brings it back if none ends."""
+        record = None
+        if self._retry_failed:
+            tuner = StackTuner(replace(self._manifest.policy, mode=Mode.CACHE_ONLY), self._cache)
+            record = self._store.get(question.lane.settle(tuner, question.request).cache_key)
+        if record is None or not self._is_to_be_retried(record):
+            yield
+            return
+        self._store.delete(record.key)
+        try:
+            yield
+        finally:
+            if self._store.get(record.key) is None:
+                self._store.put(record)
+
+    def _searched(self, turn: Turn, question: Question, budget_s: float, started_s: float) -> Outcome:
         task = turn.task
+
+        def show(doing: str, progress: Progress | None = None) -> None:
+            self._watch(replace(turn, left_s=self._left_s(started_s), doing=doing, search=progress))
+
         tuner = StackTuner(
             replace(self._manifest.policy, mode=Mode.EXPLORE, budget_s=max(budget_s, _LEAST_S)),
             self._cache,
-            watch=lambda progress: self._watch(replace(turn, doing="searching", search=progress)),
+            watch=lambda progress: show("searching", progress),
             retry_failed=self._retry_failed,
         )
-        self._watch(replace(turn, doing="timing the reference"))
-        decision = question.lane.settle(tuner, question.request)
+        show("timing the reference")
+        with self._set_aside_for_a_retry(question):
+            decision = question.lane.settle(tuner, question.request)
         report = next(iter(tuner.reports()), None)
         if not decision.verified:
             note = "" if report is None else report.candidates[0].note
             return Outcome(task, Status.UNTUNABLE, decision, report, note or decision.source.value)
         record = self._store.get(decision.cache_key)
+        if record is not None and decision.source is DecisionSource.DISK_CACHE:
+            # What is left of the budget is less than what its search had.
+            return Outcome(task, Status.KNOWN, decision, record.report)
         if record is None or record.report != report:
             return Outcome(
                 task, Status.NOT_STORED, decision, report, _why_not_stored(_providers_named(task.model))
@@ -313,6 +356,7 @@ def _request(entry: SignatureEntry, facts: GraphFacts) -> Request:
         shapes=entry.shapes,
         fills=entry.fills,
         arrays={} if entry.inputs is None else read_npz(str(entry.inputs)),
+        written="manifest",
     )
     known = [fact.name for fact in facts.outputs]
     for name in entry.outputs:

@@ -187,7 +187,7 @@ class TrafficRecorder:
             except Refused as reason:
                 self._stop(f"because {reason}")
             except OSError as error:
-                self._stop(f": {error.strerror or error}")
+                self._stop(f"because it can't be written: {error.strerror or error}")
 
     def close(self) -> None:
         """Writes what is new and ends the thread. Calls are counted on, and written by :meth:`flush`."""
