@@ -195,19 +195,18 @@ def regret_of(selected: str, times: dict[str, list[float]]) -> float:
 
 
 def candidates_for(model: Path, feed: Feed) -> tuple[SessionRecipe, ...]:
-    """Returns what a tuned session would generate for a model and a feed."""
+    """Returns what a tuned session would try in its own process for a model and a feed."""
     facts = ModelSource.of(model).graph()
     inputs = facts.inputs if facts is not None else ()
-    return generate(
-        Situation(
-            REFERENCE,
-            {name: array.shape for name, array in feed.items()},
-            dynamic=any(not isinstance(dim, int) for fact in inputs for dim in fact.dims or ()),
-            control_flow="If" in (facts.op_types if facts is not None else {}),
-            cores=usable_cores().count,
-            providers=tuple(ort.get_available_providers()),
-        )
+    situation = Situation(
+        REFERENCE,
+        {name: array.shape for name, array in feed.items()},
+        dynamic=any(not isinstance(dim, int) for fact in inputs for dim in fact.dims or ()),
+        control_flow="If" in (facts.op_types if facts is not None else {}),
+        cores=usable_cores().count,
+        providers=tuple(ort.get_available_providers()),
     )
+    return tuple(recipe for recipe in generate(situation) if not recipe.risky)
 
 
 def exhaustive(

@@ -72,7 +72,8 @@ class FaultRecord:
         until = _date(self.happened_s + _LASTS_S.get(self.fault, 0.0))
         return (
             f"not tried: {what} on {_date(self.happened_s)};{' ' + rest + ';' if rest else ''}"
-            f" it is tried again after {until}, with another environment or recipe, or with retry_failed (--retry-failed)"
+            f" it is tried again after {until}, with another environment or recipe,"
+            " or with retry_failed (--retry-failed)"
         )
 
 
