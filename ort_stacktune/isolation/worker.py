@@ -148,6 +148,10 @@ def _be_modest(niceness: int) -> None:
     """Makes this process the first to go and to wait where there is not enough for all."""
     if niceness:
         os.nice(niceness)
+        # A process group of its own gets as large a share of the processor as its parent's, whatever is nice within
+        # it, unless the group is told too.
+        with contextlib.suppress(OSError):
+            Path("/proc/self/autogroup").write_text(str(niceness))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     # Should memory run out faster than it can be watched, the system takes this process and not its parent.
     with contextlib.suppress(OSError):
