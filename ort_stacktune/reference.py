@@ -105,6 +105,8 @@ class Reference:
         self._asked: dict[str, Mapping[str, Any]] = {}
         self._lock = threading.Lock()
         self._lane: Lane | None = None
+        self._asked_times = 0
+        self._preparing: threading.Thread | None = None
         self._failure: TuneFailure | None = None
         self._retry_at_s = 0.0
         self.reason: str | None = None
@@ -117,6 +119,29 @@ class Reference:
             self._asked[name] = provider_options[number] if provider_options else given
         with self._lock:
             self._lane = None
+            self._asked_times += 1
+
+    def is_ready(self, session: Any) -> bool:
+        """Whether :meth:`lane` returns at once; where not, it is being made from now on, on another thread."""
+        if self._lane is not None or self._failure is not None:
+            return True
+        with self._lock:
+            if self._preparing is None:
+                self._preparing = threading.Thread(
+                    target=self._prepare, args=(session,), name="ort_stacktune reads a model", daemon=True
+                )
+                self._preparing.start()
+        return False
+
+    def _prepare(self, session: Any) -> None:
+        try:
+            self.lane(session).prepare()
+        except TuneFailure as failure:
+            _log.warning("served by the reference: %s", failure)
+        except Exception:  # noqa: BLE001 - doubt of any kind means the reference
+            _log.exception("served by the reference after an error of the tuner's own")
+        finally:
+            self._preparing = None
 
     def lane(self, session: Any) -> Lane:
         """Returns the lane, made at the first call: it reads the model and the session's options."""
@@ -125,15 +150,16 @@ class Reference:
             return lane
         if self._failure is not None and time.monotonic() < self._retry_at_s:
             raise self._failure
+        asked_times = self._asked_times
         try:
             made = self._make_lane(session)
         except TuneFailure as failure:
             self._failure, self._retry_at_s = failure, time.monotonic() + _RETRY_S
             raise
         with self._lock:
-            if self._lane is None:
+            if self._lane is None and asked_times == self._asked_times:
                 self._lane = made
-            return self._lane
+            return self._lane or made
 
     def _make_lane(self, session: Any) -> Lane:
         options = session.get_session_options()

@@ -339,6 +339,10 @@ class Lane:
                 self._live_run is None or (decision.cache_key, revision) in self._vouched
             )
 
+    def prepare(self) -> None:
+        """Reads what the first question would read of this machine."""
+        runtime_environment(providers=sorted({name for name, _ in self.reference.provider_list}))
+
     def refusal(self, request: Request) -> str | None:
         """Returns why a request can't be tuned, ``None`` where it can; notes the values that steer it."""
         return self._untunable(request, counting=True)
@@ -635,6 +639,8 @@ class Lane:
                 callers if sessions_that_fit(self.model.size_bytes) >= 2 * callers else 1,
                 op_types=op_types,
                 reduced_precision=self._reduced_precision,
+                on_device=request.lies_on_devices,
+                capturable=not request.bound,
                 libraries=plugins_here(),
             )
         )

@@ -350,6 +350,9 @@ class TunedSession(InferenceSession):  # type: ignore[misc,valid-type]
         # A set_providers() that failed leaves ONNX Runtime's session without its native half.
         if self._reference is None or self._sess is None or (idle and recording is None):
             return None
+        if tuner is not None and tuner.policy.search == "background" and not self._reference.is_ready(self):
+            # To read a model and this machine takes as long as many calls.
+            return None
         try:
             request = read() if recording is None else recording.read(read, self._lane)
             if not isinstance(request, Request):

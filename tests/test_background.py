@@ -32,6 +32,15 @@ def width(tuned: TunedSession) -> int:
     return size
 
 
+def until_asked(tuner: StackTuner, tuned: TunedSession, feed: dict[str, np.ndarray]) -> None:
+    """Calls until a search waits or runs: the model is read on another thread first."""
+    ends = time.monotonic() + 60
+    while not tuner.searches.pending():
+        tuned.run(None, feed)
+        assert time.monotonic() < ends
+        time.sleep(0.01)
+
+
 def until_decided(tuner: StackTuner) -> None:
     assert tuner.searches.wait(120)
 
@@ -44,6 +53,7 @@ def test_a_call_is_served_by_the_reference_while_its_search_runs_and_by_the_winn
     feed = {"x": floats(8, width(tuned))}
     expected = raw.run(None, feed)[0]
     np.testing.assert_array_equal(tuned.run(None, feed)[0], expected)
+    until_asked(tuner, tuned, feed)
     assert tuned.decision(feed) is None
     until_decided(tuner)
     time.sleep(0.25)
@@ -58,7 +68,7 @@ def test_a_search_works_on_copies_so_the_caller_may_reuse_its_buffer(tmp_path: P
     tuner = StackTuner(BACKGROUND)
     tuned, _ = session(tmp_path, tuner)
     feed = {"x": floats(8, width(tuned))}
-    tuned.run(None, feed)
+    until_asked(tuner, tuned, feed)
     feed["x"][:] = np.nan
     until_decided(tuner)
     feed["x"][:] = 1.0
@@ -72,6 +82,9 @@ def test_a_rare_signature_waits_for_its_calls(tmp_path: Path) -> None:
     tuner = StackTuner(replace(BACKGROUND, search_after_calls=3))
     tuned, _ = session(tmp_path, tuner)
     feed = {"x": floats(8, width(tuned))}
+    tuned.run(None, feed)
+    while tuned._reference is None or not tuned._reference.is_ready(tuned):
+        time.sleep(0.01)
     tuned.run(None, feed)
     assert tuner.searches.pending() == 0
     for _ in range(3):
@@ -99,6 +112,7 @@ def test_a_stored_choice_is_validated_in_the_background_too(tmp_path: Path) -> N
     tuned, raw = session(tmp_path, second)
     np.testing.assert_array_equal(tuned.run(None, feed)[0], raw.run(None, feed)[0])
     assert second.stats().disk_hits == 0
+    until_asked(second, tuned, feed)
     until_decided(second)
     time.sleep(0.25)
     tuned.run(None, feed)
@@ -113,7 +127,7 @@ def test_closing_ends_the_search_and_what_is_known_serves_on(tmp_path: Path) -> 
     tuner = StackTuner(BACKGROUND)
     tuned, raw = session(tmp_path, tuner)
     feed = {"x": floats(8, width(tuned))}
-    tuned.run(None, feed)
+    until_asked(tuner, tuned, feed)
     tuner.close()
     assert not [thread for thread in threading.enumerate() if "background search" in thread.name]
     time.sleep(0.25)
@@ -128,11 +142,11 @@ def test_a_process_that_ends_during_a_search_ends_at_once_and_leaves_nothing(tmp
 import sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from pathlib import Path
-from test_background import BACKGROUND, session, width, floats
+from test_background import BACKGROUND, session, width, floats, until_asked
 from ort_stacktune import StackTuner
 tuner = StackTuner(BACKGROUND)
 tuned, _ = session(Path({str(tmp_path)!r}), tuner)
-tuned.run(None, {{"x": floats(8, width(tuned))}})
+until_asked(tuner, tuned, {{"x": floats(8, width(tuned))}})
 while not (job := tuner.searches._running) or job._trials.process_id is None: time.sleep(0.01)
 print(job._trials.process_id, flush=True)
 """

@@ -281,19 +281,29 @@ def test_an_option_of_another_version_makes_no_candidate(build: Callable[..., An
     assert "fused-bias" not in made
 
 
-def test_launches_are_captured_only_where_the_request_lies_on_the_device(build: Callable[..., Any]) -> None:
+def test_launches_are_captured_only_where_buffers_of_ours_may_stand_between(
+    build: Callable[..., Any],
+) -> None:
     build(*GPU_BUILD)
-    for on_device in (False, True):
+    for capturable in (False, True):
         for control_flow in (False, True):
             made = proposed(
                 reference=cuda_reference(),
                 providers=GPU_BUILD,
-                on_device=on_device,
+                capturable=capturable,
                 control_flow=control_flow,
             )
             captured = {"cuda-graph", "tensorrt+cuda-graph"} & made.keys()
-            assert bool(captured) == (on_device and not control_flow)
-            assert ("cpu" in made) != on_device
+            assert bool(captured) == (capturable and not control_flow)
+
+
+def test_a_request_that_lies_on_a_device_gets_no_candidate_that_computes_elsewhere(
+    build: Callable[..., Any],
+) -> None:
+    build(*GPU_BUILD)
+    for on_device in (False, True):
+        made = proposed(reference=cuda_reference(), providers=GPU_BUILD, on_device=on_device)
+        assert ("cpu" in made) != on_device
 
 
 def test_tensorrt_gets_a_profile_of_exactly_the_signature_and_cuda_behind_it(
@@ -373,7 +383,7 @@ def test_a_dozen_is_enough_whatever_the_build_has(build: Callable[..., Any]) -> 
                     providers=everything,
                     op_types=CONVOLUTIONS,
                     reduced_precision=("tf32", "bf16", "fp16", "int8"),
-                    on_device=True,
+                    capturable=True,
                 )
             )
         ]

@@ -38,7 +38,7 @@ def cuda_variants(situation: Situation) -> Iterator[Draft]:
         if any(option_in_force(CUDA, now, option) != value for option, value in options.items()):
             yield Draft(name, options=options)
 
-    if situation.on_device and not situation.control_flow:
+    if situation.capturable and not situation.control_flow:
         yield from changed("cuda-graph", enable_cuda_graph="1")
     if situation.convolves:
         yield from changed("nhwc", prefer_nhwc="1")
@@ -64,7 +64,7 @@ def tensorrt_alternatives(situation: Situation) -> Iterator[Draft]:
     for precision in situation.reduced_precision:
         if precision in ("fp16", "bf16") or (precision == "int8" and situation.quantised):
             yield on_tensorrt(f"tensorrt+{precision}", **{f"trt_{precision}_enable": "1"})
-    if situation.on_device and not situation.control_flow:
+    if situation.capturable and not situation.control_flow:
         yield on_tensorrt("tensorrt+cuda-graph", trt_cuda_graph_enable="1")
     yield on_tensorrt("tensorrt+level-5", trt_builder_optimization_level="5")
     if situation.fixable:
@@ -79,7 +79,7 @@ def tensorrt_variants(situation: Situation) -> Iterator[Draft]:
     for precision in situation.reduced_precision:
         if precision in ("fp16", "bf16") or (precision == "int8" and situation.quantised):
             yield Draft(precision, options={f"trt_{precision}_enable": "1"})
-    if situation.on_device and not situation.control_flow:
+    if situation.capturable and not situation.control_flow:
         yield Draft("cuda-graph", options={"trt_cuda_graph_enable": "1"})
     yield Draft("level-5", options={"trt_builder_optimization_level": "5"})
 
@@ -88,7 +88,7 @@ def tensorrt_rtx_alternatives(situation: Situation) -> Iterator[Draft]:
     """Yields TensorRT for RTX before CUDA, in place of a reference on either CUDA or the CPU."""
     pinned = _profiles(situation, "nv_profile")
     yield Draft("tensorrt-rtx", _before_cuda(situation, TENSORRT_RTX, pinned))
-    if situation.on_device and not situation.control_flow:
+    if situation.capturable and not situation.control_flow:
         captured = {**pinned, "nv_cuda_graph_enable": "1"}
         yield Draft("tensorrt-rtx+cuda-graph", _before_cuda(situation, TENSORRT_RTX, captured))
 

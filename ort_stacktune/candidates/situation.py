@@ -30,7 +30,9 @@ class Situation:
         op_types: How many nodes of the graph are of each type; "domain:type" outside the standard domain.
         reduced_precision: What candidates may compute in, below the reference's own precision.
         on_device: Whether every input and output of the request lies in the memory of the device that
-            computes; only then can what a run launches be captured.
+            computes.
+        capturable: Whether buffers of ours may stand between the request's and those of a run that is captured
+            and replayed, as they may where it does not come through a binding.
         libraries: Plugin provider -> path of its library, where known; empty text where not.
     """
 
@@ -44,6 +46,7 @@ class Situation:
     op_types: Mapping[str, int] = field(default_factory=dict)
     reduced_precision: tuple[str, ...] = ()
     on_device: bool = False
+    capturable: bool = False
     libraries: Mapping[str, str] = field(default_factory=dict)
 
     @property

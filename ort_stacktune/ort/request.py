@@ -128,6 +128,12 @@ class Request:
         memories = {name: self.memory_of(name) for name in self.feeds}
         return {name: memory for name, memory in memories.items() if memory != HOST}
 
+    @property
+    def lies_on_devices(self) -> bool:
+        """Whether every input and every output is in the memory of a device."""
+        outputs = all(target.memory != HOST for target in self.outputs)
+        return outputs and len(self.inputs_on_devices()) == len(self.feeds)
+
     def memories(self) -> frozenset[Memory]:
         """Returns every memory that it takes from or wants its outputs in."""
         return frozenset(self.inputs_on_devices().values()) | {target.memory for target in self.outputs}
