@@ -168,7 +168,8 @@ def test_files_and_directory_are_this_users_alone(tmp_path: Path) -> None:
 def test_the_sentence_for_a_report_says_what_when_and_until_when() -> None:
     assert record().why_not_tried() == (
         "not tried: its process died by SIGABRT while its session was made on 2026-12-01; last words: no;"
-        " it is tried again after 2026-12-31, with another environment or recipe, or with retry_failed (--retry-failed)"
+        " it is tried again after 2026-12-31, with another environment or recipe,"
+        " or with retry_failed (--retry-failed)"
     )
 
 
