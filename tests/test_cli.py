@@ -333,6 +333,8 @@ def test_an_interrupted_search_ends_quietly_with_status_130(tmp_path: Path) -> N
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        # Tests that run in the background of a shell inherit that the signal is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     # The search prepares the directory as its last act before it starts.
     while not (tmp_path / "cache").exists() and started.poll() is None:
